@@ -47,6 +47,8 @@ EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 # After a step that reduces the error to this number, the next step with FP32 factors meets the bound of FP64.
 NEAR = 2.0**-40
+# Nearly every system needs this number of corrections with FP32 factors.
+AHEAD = 2
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
 
@@ -78,7 +80,7 @@ def solve_directly(a, b, way, request, tried=None):
     # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
     if way.plan and not (is_enough or rcond > LOW_EPS / TRUST):
         return None
-    found = _solved(problem, factors, is_singular, way)
+    found = _solved(problem, factors, is_singular, way, request.estimate)
     answer = found and _measured(problem, found, a, b, rcond)
     if not answer:
         return None
@@ -165,12 +167,12 @@ def _rcond(problem, factors, is_singular, way, request):
     return factors.rcond(exact), False
 
 
-def _solved(problem, factors, is_singular, way):
+def _solved(problem, factors, is_singular, way, watched):
     """Return (x, errors or None, steps, history) of the columns of `rhs`; None if an error is too large."""
     matrix, rhs = problem.matrix, problem.rhs
     how = factors, problem.norm, problem.dtype
     if way.plan:
-        return _refined_by_plan(matrix, rhs, *how, way.plan)
+        return _refined_by_plan(matrix, rhs, *how, way.plan, watched)
     if problem.ordinary and not is_singular:
         return _refined(problem.band or matrix, rhs, *how)
     near, of_b = _near_one(rhs, 0)
@@ -231,16 +233,30 @@ def _norms(a, low=None):
     The norms are NaN if `low` factors need a scaled matrix.
     """
     if low:
-        top, least, (rows, columns) = np.maximum.reduce, np.minimum.reduce, sums(a)
-        extremes = top(rows), least(rows), top(columns), least(columns)
-        dominance = least(2.0 * np.abs(a.diagonal()) - rows)
-        found = Survey.of(*map(float, (*extremes, dominance)))
-        if needs_scaling(found):
+        found = _survey_of_few(a) if len(a) <= SMALL else _survey(a)
+        if found is None or needs_scaling(found):
             return math.nan, math.nan, 0.0
         return found.inf, found.one, found.least_rcond(len(a))
     if len(a) > FEW_ROWS:
         return *(float(v.max()) for v in sums(a)), 0.0
     return *norms(np.abs(a) if a.dtype.kind == "c" else a), 0.0
+
+
+def _survey(a):
+    top, least, (rows, columns) = np.maximum.reduce, np.minimum.reduce, sums(a)
+    extremes = top(rows), least(rows), top(columns), least(columns)
+    dominance = least(2.0 * np.abs(a.diagonal()) - rows)
+    return Survey.of(*map(float, (*extremes, dominance)))
+
+
+def _survey_of_few(a):
+    """As `_survey`; None if a sum is not finite.  Lists of few numbers are faster than arrays."""
+    size = np.abs(a)
+    rows, columns = np.add.reduce(size, axis=1).tolist(), np.add.reduce(size, axis=0).tolist()
+    if not math.isfinite(sum(rows)):
+        return None
+    dominance = min([2 * v - row for v, row in zip(size.diagonal().tolist(), rows, strict=True)])
+    return Survey.of(max(rows), min(rows), max(columns), min(columns), dominance)
 
 
 def _near_one(v, axis):
@@ -293,16 +309,20 @@ def _is_of_ordinary_size(size, b):
     return np.minimum.reduce(size) > 1 / TOP or bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
 
 
-def _refined_by_plan(a, b, factors, norm, dtype, plan):
-    """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None."""
+def _refined_by_plan(a, b, factors, norm, dtype, plan, watched):
+    """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None.
+
+    Only if `watched`, the history is complete.
+    """
     n = len(a)
     wanted = stopping.before_rounding(dtype, n)
     if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
     most = plan.max_steps or MOST_LOW_STEPS
     if plan.method in ("auto", "ir"):
-        near = NEAR if dtype.char in "dD" else 0.0
-        loop = HostLoop(a, norm, factors.solve_sized, wanted, near)
+        near, ahead = (NEAR, AHEAD) if dtype.char in "dD" else (0.0, 0)
+        how = {"ahead": ahead, "watched": watched}
+        loop = HostLoop(a, norm, factors.solve_sized, wanted, near, **how)
         if found := loop.refined(b, most, plan.contraction):
             x, error, steps, history = found
             error = None if dtype.char in "fF" else error

@@ -109,22 +109,32 @@ class HostLoop:
         For few unknowns, residuals are computed in FP64 until the errors are at most this number, and then
         with the accuracy of long double.  An x that meets the bound in FP64 is measured once more in this
         way.  For 0, all residuals are in FP64.
+    ahead : int
+        For few unknowns and several columns: this number of corrections is made before the first error
+        decides about another one.  A decision takes as long as a correction.
+    watched : bool
+        Whether the history has the errors before these corrections.  x does not depend on this.
     """
 
-    def __init__(self, a, norm, solve, bound, near=np.inf):
+    def __init__(self, a, norm, solve, bound, near=np.inf, *, ahead=0, watched=True):
         self._a, self._norm, self._solve, self._bound = a, norm, solve, bound
         self._is_small = len(a) <= SMALL
         self._wanted = bound if self._is_small else stopping.SURE * bound
         self._near = near if self._is_small else 0.0
-        self._in_fp64 = None  # the function (x, b) -> b - A x, once it was needed
+        self._ahead, self._watched = ahead if self._is_small else 0, watched
+        self._times = None  # the function (x, b) -> b - A x, once it was needed
+
+    def _in_fp64(self, x, b):
+        """Return b - A x in FP64."""
+        if self._times is None:
+            self._times = _difference(multiplier(self._a))
+        return self._times(x, b)
 
     def _measured(self, x, b, size, is_near):
         """Return (b - A x, its largest entries, the errors) for x with the largest entries `size`."""
         if is_near:
             r = residual(self._a, x, b, (self._norm, size))
         else:
-            if self._in_fp64 is None:
-                self._in_fp64 = _difference(multiplier(self._a))
             r = self._in_fp64(x, b)
         rest = _top(r)
         return r, rest, rest / self._norm / size
@@ -182,8 +192,15 @@ class HostLoop:
         size, steps, history, left = _top(b), np.zeros(b.shape[1], int), [], None
         # Where b is zero, x is zero, and has met the bound after the first solve.
         zero = size == 0
-        x, before, is_near = self._solve(b, size + zero), np.inf, np.inf <= self._near
-        for _ in range(most + 1):
+        size = size + zero
+        x, before, is_near = self._solve(b, size), np.inf, self._ahead > 0 or np.inf <= self._near
+        for _ in range(ahead := min(self._ahead, most)):
+            r = self._in_fp64(x, b)
+            if self._watched:
+                history.append((steps + len(history), _top(r) / self._norm / (_top(x) + zero)))
+            x += self._solve(r, size)
+        steps += ahead
+        for _ in range(most + 1 - ahead):
             size = _top(x) + zero
             r, rest, error = self._measured(x, b, size, is_near)
             worst = np.maximum.reduce(error)
