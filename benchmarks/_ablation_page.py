@@ -14,10 +14,11 @@ NOTES = {
     "dominant_strips": "Off: every strip is searched, and strips of dominant matrices have the widths of "
     "others.  On gauss, the path only tests the first column of each strip before the search.",
     "look_ahead": "Off: the same kernels one after the other, with the same bits.",
-    "gate": "Off: the kernel lists the multiprocessors of the panel, but does not wait for the panel, so the "
-    "list may be that of the last LU.  Its lines can be deleted only if other code makes this list.",
-    "wide_panels": "Off: panels have the same widths, but wait for the updates of all their columns, and "
-    "U is found by substitution.  There are no square panels, because these are wide.",
+    "gate": "Off: an update does not wait until the panel is on the device, so its list of the "
+    "multiprocessors of the panel may be that of the last LU.  The lines of the kernel, which also makes "
+    "this list, can be deleted only if other code makes it.",
+    "wide_panels": "Off: panels are as wide as before, but start only when all their columns are updated, "
+    "and U is found by substitution, not by a product with an inverse.  Square panels are off, too.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
     "need a graph.  Its lines can be deleted only together with `large graphs`.",
     "large_graphs": "n above 8192.  Its only code is its limit; the rest is that of `small graphs`.",
@@ -30,16 +31,18 @@ NOTES = {
     "kernel.",
     "triangular_kernels": "Off: cuBLAS solves.  Then no step is launched ahead, and no estimate runs "
     "aside.  Parts of the lines stay, because square panels and stacks need them.",
-    "exact_memory": "Off: 1.25 times the bytes of the factors.  What the path saves is the reduction of "
-    "the error of the planned bytes, relative to the bytes used.",
+    "exact_memory": "Off: 1.25 times the bytes of the factors are planned.  *Saves* is here the error of "
+    "this plan minus that of the exact plan, relative to the bytes used.",
 }
 TEXT = """\
 Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in
 one run.  Wall clock, medians.  *Saves*: how much longer it takes without the path; ~ marks times whose
 quartiles overlap; - marks what was not measured, because the path cannot act there.  A path *keeps* its place
-if at some size it saves {least} of a solve, or of what it exists for.  The quartiles must not overlap there,
-and the gain must exceed the noise.  *Lines of code* are those that could be deleted with the path, without
-comments; some belong to several paths.  {noise}"""
+if at some size it saves {least} of the time of a solve, or makes the error of the planned bytes smaller by
+{least} of the used bytes.  The quartiles must not overlap there, and the gain must exceed the noise.  *Lines
+of code* are those that could be deleted with the path, without comments; some belong to several paths.  A
+strip is the part of a panel that one launch factors; the survey is the pass over A that finds its sums of
+rows and columns.  {noise}"""
 LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
 OTHERS = """\
 Code for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured here,

@@ -32,7 +32,9 @@ def page(table, facts, how):
     skipped = left_out(table.rows)
     runs = complete(rounded(table))
     if not runs:
-        raise SystemExit("no matrix has been solved by every plan; the same command does the rest")
+        raise SystemExit(
+            "no matrix has runs of every plan yet; run the same command again for the rest"
+        )
     real = [row for row in runs if row["source"] == "suitesparse"]
     made = [row for row in runs if row["source"] == "generate"]
     unscaled = any(not row["scale"] for row in runs)
@@ -49,7 +51,10 @@ def page(table, facts, how):
         "restart after 200 steps.",
         "",
         *models(runs),
-        *section("Share that converges, and median of the steps", *shares(real, made)),
+        *section(
+            "Share that converges, and median of the steps (in brackets: the 9th decile)",
+            *shares(real, made),
+        ),
         *section(
             "Share that converges with scaling, by the condition number after scaling, collection",
             *by_condition(real),
@@ -59,13 +64,14 @@ def page(table, facts, how):
             *by_condition(made),
         ),
         *section("What predicts success, collection, with scaling", *predictors(real)),
-        "The number is the area under the ROC curve: the probability that the predictor orders a matrix that "
-        "converges and one that does not correctly. 0.5 is a guess, 1 is certain. A dash: fewer than three "
-        "failures or successes.",
+        "The number is the area under the ROC curve: the probability that, of a matrix that converges and "
+        "one that fails, the predictor puts the right one first. 0.5 is a guess, 1 is certain. A dash: fewer "
+        "than three failures or successes.",
         "",
         *section("Two rules that need one number, collection, with scaling", *rules(real)),
-        "u is the unit roundoff of the operands, 2^-24 for fp16x3 and fp32. IR ends at a step that does not "
-        "halve the error, so it fails whenever its first step has a contraction above 0.5.",
+        "u is the unit roundoff of the operands; for fp16x3 that of FP32, 2^-24, is taken. IR ends at a step "
+        "that does not halve the error, so it nearly always fails if its first step has a contraction above "
+        "0.5.",
         "",
         *(section("What scaling changes, collection", *scaling(real)) if unscaled else []),
         f"Measured with `benchmarks/convergence.py` on {where}; numpy {facts['numpy']}, scipy "

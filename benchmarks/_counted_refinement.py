@@ -18,7 +18,7 @@ __all__ = ["COUNTED", "counts", "gmres", "middle", "our_steps", "spread", "vecto
 COUNTED = 20
 # The programs test the error before each of at most ten cycles, so the tenth is not counted.
 MOST_CYCLES = 9
-# Ours is given up after so many steps, or when a cycle reduces the error by less than this factor.
+# Ours is given up after so many steps, or when a cycle leaves more than this part of the error.
 MOST_STEPS, CONTRACTION = 5000, 0.9
 
 
@@ -125,7 +125,10 @@ def _cg(a, correct, r, tol):
 
 
 def middle(found):
-    """Return the median of some counts, between two the mean of them; None is larger than all."""
+    """Return the median of some counts; None counts as the largest.
+
+    For an even number it is the mean of the middle two.
+    """
     ordered = _ordered(found)
     low, high = ordered[(len(found) - 1) // 2], ordered[len(found) // 2]
     if low == high:

@@ -76,7 +76,7 @@ def of_type(values, definite):
 
 
 def dominant(xp, n, rng):
-    """Random matrix with its row sums added to the diagonal."""
+    """Random matrix; the sum of the magnitudes of each row is added to its diagonal entry."""
     a = rng.standard_normal((n, n))
     i = xp.arange(n)
     a[i, i] += xp.abs(a).sum(axis=1)

@@ -30,7 +30,7 @@ class Instruction:
 
     @property
     def depth(self):
-        """Number of k of one step."""
+        """Number of products in each sum of one instruction."""
         return 8 if self.low == "tf32" else 16
 
 
@@ -123,7 +123,7 @@ def lines(low, count, k, seed):
 
 
 def operands(low, m, n, k, seed):
-    """Return a (m, k), b (k, n) and c (m, n), float32; the families of b change more slowly."""
+    """Return a (m, k), b (k, n) and c (m, n), float32; every pair of families occurs."""
     a, b = lines(low, m, k, seed), lines(low, n, k, seed + 1)
     # Rows of pairs meet columns whose neighbours are equal, so that products cancel.
     b[FAMILIES.index("pairs") :: len(FAMILIES), 1::2] = b[

@@ -43,8 +43,8 @@ def page(name, facts, rows):
         f"Ours: {OURS[name]}",
         "",
         f"{len(rows)} rows: {agreeing} agree ({ALLOWED.get(name, 'within two steps or a fifth')}), "
-        f"{len(rows) - agreeing - unexplained} differ for the reason that is given, {unexplained} are not "
-        "explained. A dash means no convergence, or not run." + of_medians(rows),
+        f"{len(rows) - agreeing - unexplained} differ for the reason that is given; not explained: "
+        f"{unexplained}. A dash means no convergence, or not run." + of_medians(rows),
         "",
         "| " + " | ".join(columns) + " |",
         "| " + " | ".join(["---"] * len(columns)) + " |",
@@ -96,8 +96,8 @@ OURS = {
         "multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by the rounded inverses of the pivots; the "
         "first x, and the corrections of LU-IR, are in BF16 with every operation rounded; GMRES has left "
         "preconditioning; the forward and the backward error, in 2-norms, must be below 4.44e-16, in at most "
-        "50 cycles. It is the best of the five multipliers and of eight tolerances, for "
-        f"{SOLUTIONS} random x the median, and in brackets the range. 'multiplier 1' is the same with that "
+        "50 cycles. The smallest count over the five multipliers and eight tolerances is taken; of those for "
+        f"{SOLUTIONS} random x, the median, and in brackets the range. 'multiplier 1' is the same with that "
         "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
         "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa scaled' is in the "
         "2-norm. For hangGlider_2 it is not that of the thesis, so theirs seems to be another matrix."

@@ -128,8 +128,9 @@ def refinement(row):
     each = row["step"]
     floor = row["refinement_floor"]
     return (
-        "With a known condition number, a refinement step (residual, both triangular solves, norms) takes"
-        f" {1e3 * each:.3f} ms, {each / floor:.2f} times the time to read its bytes ({1e3 * floor:.3f} ms)."
+        "Without an estimate of the condition at the same time, a refinement step (residual, both triangular "
+        f"solves, norms) takes {1e3 * each:.3f} ms, {each / floor:.2f} times the time to read its bytes "
+        f"({1e3 * floor:.3f} ms)."
     )
 
 
@@ -158,7 +159,7 @@ def chain_lines(row):
         return []
     lines = [
         f"The chain of panels: {chain['launches']} launches, one after the other, take"
-        f" {1e3 * chain['inside']:.2f} ms. The time between them is {1e3 * chain['between']:.2f} ms; then"
+        f" {1e3 * chain['inside']:.2f} ms. Between them pass {1e3 * chain['between']:.2f} ms, in which"
         " rows move, columns are updated, and panels wait for trailing updates. All trailing updates would"
         f" take at least {1e3 * floors[0]:.2f} ms alone."
     ]

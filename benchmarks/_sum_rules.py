@@ -35,7 +35,7 @@ class Rule:
     least : int
         The smallest e.
     normalized : bool
-        Whether a product of 2 or more has an exponent that is larger by one.
+        Whether the exponent of a product is larger by one if its significands multiply to 2 or more.
     zero : {'plus', 'sign', 'all'}
         A result of zero is +0; or it has the sign of the sum before rounding; or it is -0 also if all terms
         are -0, as in IEEE arithmetic.

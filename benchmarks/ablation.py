@@ -100,7 +100,7 @@ class System:
         return time.perf_counter() - start
 
     def factors_with(self, update):
-        """Let the LU alone use this update, as the solve does."""
+        """Prepare to time the LU alone, with the update that the solve uses."""
         import lu
 
         self._lu, self._update = lu.Ours(self.a, update), update
@@ -134,7 +134,7 @@ class System:
 
 
 def turns_of(n, repeats):
-    """Return how many turns to take: many of a few milliseconds, in which the host's share scatters."""
+    """Return the number of turns: more for small n, where the time of the host varies much."""
     return repeats * next(factor for most, factor in TURNS if n <= most)
 
 

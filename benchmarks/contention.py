@@ -178,8 +178,8 @@ def page(facts, rows):
     head = ["rows", "columns", "other work", "rate of the other work", "us per column"]
     head += ["time / time alone"]
     told = (
-        "The time of a panel while other multiprocessors do other work; `benchmarks/contention.py` describes"
-        " the measurement."
+        "The time of the first strip of a panel while other multiprocessors do other work; "
+        "`benchmarks/contention.py` describes the measurement."
     )
     parts = ["# A panel during other work", told, table(head, body)]
     return "\n\n".join([*parts, source(facts, "benchmarks/contention.py")]) + "\n"

@@ -2,7 +2,8 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/convergence_exact.py --jobs 2
 
-runs the study `convergence_exact.toml`: with the exact sums of an H200 and with FP32 sums, for n up to 500.
+runs the study `convergence_exact.toml`: with the sums of an H200, bit for bit, and with FP32 sums, for n up
+to 500.
 """
 
 import json
@@ -23,7 +24,7 @@ COLUMNS += ("steps", "backward_error", "seconds")
 def page(facts, rows):
     """Return the page: how many converge with each model, and where the two differ."""
     lines = [
-        "# Exact sums of tensor cores, compared with FP32 sums",
+        "# Sums as the tensor cores of an H200 make them, bit for bit, compared with FP32 sums",
         "",
         f"{len({r['matrix'] for r in rows})} matrices, n from {min(r['n'] for r in rows)} to "
         f"{max(r['n'] for r in rows)}, of the SuiteSparse collection and generated; {len(rows)} runs in "

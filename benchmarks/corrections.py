@@ -135,7 +135,7 @@ def products(n, k):
 
 
 def rate(run, n, k, seconds):
-    """Return the TFLOP/s of products that are repeated until the power limit is reached."""
+    """Return the TFLOP/s of products, measured after they have run for `seconds`."""
     import torch
 
     def elapsed(calls):

@@ -44,7 +44,10 @@ def run_one(job):
 
 
 def measure_kind(kind, place, seconds, seeds, run):
-    """Return the row of a kind, or None if it has no arrays to move; `run` maps over jobs."""
+    """Return the row of a kind; `run` maps over jobs.
+
+    Return None on a device if the kind has only host arrays.
+    """
     if not (place.on_host or kind.on_device):
         return None
     each = seconds_of(kind, seconds) / len(seeds)

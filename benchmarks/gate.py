@@ -3,6 +3,7 @@
     python benchmarks/gate.py           # the table
     python benchmarks/gate.py --draw    # the page from the JSON again; no GPU
 
+The gate lets an update wait, for a limited time, until the panel that runs at the same time is on the device.
 The recorded graphs are switched off, as they are for n > 32768.  `solve` with the gate and `solve` without it
 take turns on the same matrix, in one run.  Wall clock with an idle device before and after, medians.  Every
 answer is checked first.
@@ -47,8 +48,8 @@ def cells(row):
 
 def page(facts, rows):
     """Return the page of the results."""
-    about = __doc__.partition("\n\nThe recorded")[2]
-    head = f"# The gate\n\n{source(facts, 'benchmarks/gate.py')}\n\nThe recorded{about}"
+    about = __doc__.split("\n\n")[-1]
+    head = f"# The gate\n\n{source(facts, 'benchmarks/gate.py')}\n\n{about}"
     return f"{head}\n{table(HEAD, map(cells, rows))}\n"
 
 

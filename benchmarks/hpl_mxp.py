@@ -14,7 +14,8 @@ A, factors it, and inverts the diagonal blocks of its factors.
 
 Differences from the reference implementation:
 
-- The LU pivots; the rules do not ask for it, and for this matrix every pivot is on the diagonal already.
+- The LU may swap rows, which the rules do not ask for.  For this matrix pivots are searched only in a part of
+  the rows, and each one is on the diagonal already.
 - The single-precision copy of A is updated with products of 16-bit operands and FP32 sums, as the rules
   allow; fp16x3 takes three such products and counts the operations of one.
 - Refinement is classical first, and FGMRES follows only if that stalls.  Both use FP64, as the rules demand.

@@ -4,8 +4,9 @@
     python benchmarks/lu.py --draw                       # the table from the JSON again; no GPU
 
 The measured time is that of the factorization of an FP32 copy of A in place, with partial pivoting and all
-row swaps, as in a solve.  The copy is made before.  getrf gets A in column-major order, in FP32 and in FP64.
-The rate is 2/3 n^3 over the time; fp16x3 computes three products, but the operations of one count.
+row swaps, as in a solve.  In dominant matrices, pivots that are expected on the diagonal are not searched.
+The copy is made before.  getrf gets A in column-major order, in FP32 and in FP64.  The rate is 2/3 n^3 over
+the time; fp16x3 computes three products, but the operations of one count.
 
 Factors are valid if max_i |P A v - L (U v)|_i <= (2 u + sqrt(n) w) max_i sqrt(sum_jk (l_ik u_kj)^2) for a
 random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w that of the factors.  This is
@@ -78,7 +79,7 @@ class Ours(Factoring):
         """Return the packed factors and the order of the rows."""
         if factors.misled:
             raise SystemExit(
-                "A is not diagonally dominant, although the survey expects it: not timed"
+                "A was expected to be diagonally dominant from its sums, and is not: not timed"
             )
         return factors.lu, factors.order
 

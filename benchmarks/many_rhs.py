@@ -3,9 +3,10 @@
     python benchmarks/many_rhs.py --n 8192 16384 --nrhs 1 2 4 16 64 256
     python benchmarks/many_rhs.py --draw                 # the figure from the JSON again; no GPU
 
-The matrix and the right-hand sides are FP64, standard normal, on the device.  A single solve is `solve_ex`
-with one right-hand side.  A further solve reuses the factors of `tcsolve.factor`.  Both are measured once,
-and their times are multiplied.  Every column of an answer is checked before its time is printed.
+A is FP64 and standard normal, on the device.  The right-hand sides are A X for a standard normal X.  A single
+solve is `solve_ex` with one right-hand side.  A further solve reuses the factors of `tcsolve.factor`.  Both
+are measured once, and their times are multiplied.  Every column of an answer is checked before its time is
+printed.
 """
 
 import json

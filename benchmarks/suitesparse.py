@@ -3,9 +3,9 @@
     TCSOLVE_MATRICES=folder python benchmarks/suitesparse.py --device cpu --markdown out.md
 
 The folder holds Matrix Market files, and perhaps an index.csv with the columns name, group, n, and the
-condition numbers cond_2norm and cond_est_1norm_equilibrated, which the table then shows.  The right-hand
-side is b = A ones.  assume_a is always 'general', so that the LU ladder is tested even if the matrix has a
-structure.  The output files are rewritten after every matrix.  A matrix that cannot be read, or is not
+condition numbers cond_2norm and cond_est_1norm_equilibrated, which the table then shows.  The right-hand side
+is b = A ones.  assume_a is always 'general', so that the LU and its fallbacks are tested even if the matrix
+has a structure.  The output files are rewritten after every matrix.  A matrix that cannot be read, or is not
 square, is listed and skipped.
 """
 
@@ -242,7 +242,7 @@ def judge(row):
     alarm
         The status says ill-conditioned, and SciPy says nothing.
     failed
-        The status promises no answer, and SciPy has one that meets 2**-53 sqrt(n).
+        The status promises no answer, and SciPy has one that meets 2**-53 sqrt(n), or was not run.
     """
     found = ((name, fault(row[name], row["scipy"], row["n"])) for name in PRECISIONS)
     return "; ".join(f"{name}: {reason}" for name, reason in found if reason != OK) or OK
@@ -322,8 +322,8 @@ def explanation(rows, facts):
         least = min(row["cond_scaled"] for row in hard)
         listed = ", ".join(f"{row['matrix']} ({row['cond_scaled']:.0e})" for row in hard)
         yield (
-            "- These needed FP64 factors from every lower rung. Their condition number, after scaling,"
-            f" is at least {least:.0e}; with FP32 factors FGMRES does not converge: {listed}."
+            "- From fp16x3 these needed FP64 factors. Their condition number, after scaling, is at least "
+            f"{least:.0e}: {listed}."
         )
     ill = [row["matrix"] for row in rows if row["auto"]["status"] == "ILL_CONDITIONED"]
     if ill:

@@ -266,9 +266,9 @@ def binaries_table():
     head.append(f"kernels for {len(archs)} architectures")
     compiled = sum(r["compiled"] for r in rows)
     text = (
-        f"Bytes and seconds are for {arch}, with NVRTC {machine['nvrtc']}. They follow from {compiled} "
-        "compiled kernels, and from the number of kernels of each source. The sources have "
-        f"{machine['source_bytes'] / 1e6:.1f} MB."
+        f"Bytes and seconds are for {arch}, with NVRTC {machine['nvrtc']}. They are extrapolated "
+        f"from {compiled} compiled kernels: the mean of a source times its number of kernels. The sources "
+        f"have {machine['source_bytes'] / 1e6:.1f} MB."
     )
     return "\n\n".join([table(head, body), text, source(machine, "benchmarks/binaries.py")])
 

@@ -1,6 +1,6 @@
-"""What do FP32 and FP16 factors gain over FP64 in time and energy on the problems of a study of 2019?
+"""What do FP32 and FP16 factors gain over FP64 in time and energy on the problems of a study of 2020?
 
-    python benchmarks/training.py                        # on a GPU, at most 150 s, results/training.json
+    python benchmarks/training.py                        # on a GPU; no problem begins after 120 s
     python benchmarks/training.py --resume               # the rows that are missing
     python benchmarks/training.py --device cpu --problem "type 4:200" poisson:225
 

@@ -12,7 +12,7 @@ from tcsolve.kernels.arch import (
 )
 
 # Largest dimension of a matrix for gemm_batched.cu, bytes of operands that a block copies at a time, and
-# registers of a warp for the rows of A.
+# registers of a thread for the rows of A.
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
 BATCHED_REGISTERS = 72
@@ -97,7 +97,7 @@ class Batched(NamedTuple):
         return sixteen and self.row_bytes(operand) % 16 == 0 and self.size_k % 8 == 0
 
     def operand_bytes(self, operand, count):
-        """Return the bytes of shared memory for `count` matrices, as in struct Operand of gemm_batched.cu."""
+        """Return the bytes of shared memory for `count` matrices, as in batched_operand.cuh."""
         across, along_k, store = operand
         row_bytes = self.row_bytes(operand)
         whole = row_bytes % 16 == 0

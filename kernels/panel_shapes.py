@@ -31,7 +31,7 @@ SEARCHED_STRIP = SEARCHED_BLOCKS[-1][3]
 NARROW_STRIP = 96
 # Dynamic shared memory of a block of panel.cu on devices with large memory, in addition to its static 24 KB.
 LARGE_BYTES = 202 << 10
-# The same for a block in a cooperative grid, without clusters.
+# As CLUSTER_BLOCKS, for a block in a cooperative grid, without clusters.
 GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
 # With more than MANY_BLOCKS blocks in a grid, each block takes more rows.  MAX_BLOCKS is the limit of
 # exchange_grid.cuh.

@@ -81,7 +81,8 @@ SMALL, SQUARE, WIDE = range(3)
 # wide tiles save time only for a large k: they gain 5 % at n = 16384, and lose 8 % at k = 1024.
 WIDE_DEPTH = 4096
 # Relative times of a multiprocessor: ALONE for one square tile, SIDE_BY_SIDE for two at the same time,
-# EACH_SMALL for each small tile and for its start.  Measured for n = 512 to 4096 on an H200 only.
+# EACH_SMALL for each small tile, and once more for their start.  Measured for n = 512 to 4096 on an H200
+# only.
 ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 

@@ -268,7 +268,8 @@ KERNELS = {
     ),
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),
-        # Operands are scaled if they are rounded from FP32; only those in `T_LOW` and those of an LU are not.
+        # SCALED 1: rows of op(A) and columns of op(B) were scaled when they were rounded from FP32.  SCALED
+        # 0:  operands that are given in T_LOW, and those of an LU, which have one scale for a whole matrix.
         tuple(
             {"T_LOW": low, "REFINE": level, "CLUSTER": 2, "SCALED": scaled} | trans
             for low in ("fp16", "bf16")
@@ -276,7 +277,7 @@ KERNELS = {
             for scaled in ((0, 1) if level == 0 else (1,))
             for trans in _TRANSPOSES
         )
-        # Without clusters, for the update of an LU, and to measure the gain from sharing the tiles of op(B).
+        # Without clusters, for the update of an LU, and to measure the gain from sharing tiles.
         + tuple(
             {"T_LOW": low, "REFINE": level, "CLUSTER": 1, "SCALED": scaled} | _TRANSPOSES[0]
             for low in ("fp16", "bf16")

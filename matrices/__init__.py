@@ -160,8 +160,9 @@ def load(
         SHA-256, or ``"algorithm:digest"``, of the archive in the collection. Without it, the hash of
         the first download is recorded and reported by a warning. Later downloads must match it.
     limit_bytes : int, optional
-        Largest dense matrix to make, 8 GiB by default. Reading takes less than 200 MB in addition to
-        the matrix, for a text of any length.
+        Largest dense matrix to make, 8 GiB by default. Reading Matrix Market takes less than 200 MB in
+        addition to the matrix, for a text of any length. Other formats also need memory for all their
+        entries.
     pattern : bool, optional
         If True, the entries of a file that has only their places (a pattern) are ones. If False, such a
         file raises a ValueError.

@@ -36,7 +36,7 @@ def uniform(n, rng, dtype):
 
 
 def hilbert(n):
-    """Hilbert matrix 1/(i + j - 1): numerically singular from n = 13."""
+    """Hilbert matrix 1/(i + j - 1): numerically singular from n = 12."""
     i, j = _indices(n)
     return 1 / (i + j - 1)
 

@@ -1,4 +1,4 @@
-"""Real matrices: the SuiteSparse Matrix Collection by name.
+"""Matrices from applications: the SuiteSparse Matrix Collection by name.
 
 A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. The file ``west0132.mtx.gz``, ``.mtx``,
 ``.rb`` or ``.mat`` is searched in a local folder: the argument ``folder``, or the environment variable

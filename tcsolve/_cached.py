@@ -30,6 +30,6 @@ class cached_property:  # noqa: N801  the name of functools
     def __get__(self, instance, owner=None):
         if instance is None:
             return self
-        # Stored under the name of the property, the value is found before it from now on.
+        # From now on Python finds the value in the dictionary of the object, and does not call the property.
         value = vars(instance)[self._name] = self._function(instance)
         return value

@@ -136,8 +136,8 @@ def check_options(assume_a, precision, device):
     named = isinstance(precision, str) and precision == "auto" or is_update(precision)
     if not (named or isinstance(precision, Plan)):
         raise InputError(
-            f"precision is {precision!r}; it needs a Plan or one of {', '.join(PRECISIONS)}, or a model of "
-            f"the sums: {', '.join(MODEL_NAMES)}"
+            f"precision is {precision!r}; it needs a Plan or one of {', '.join(PRECISIONS)}, or an "
+            f"emulated arithmetic: {', '.join(MODEL_NAMES)}"
         )
     if not isinstance(device, str) or device not in ("auto", "cpu", "cuda"):
         raise InputError(f"device is {device!r}; it needs 'auto', 'cpu' or 'cuda'")

@@ -149,7 +149,10 @@ class KernelCompileError(DeviceError):
 
 
 class AccuracyWarning(LinAlgWarning):
-    """The answer is the best that was found, but it is not verified, or it contradicts `assume_a`.
+    """The answer is the best that was found, but it is not what was asked for.
+
+    It misses the bound, leaves the range of its dtype, or is less accurate than a double-double residual
+    promises; or entries of A contradict `assume_a`.
 
     Examples
     --------

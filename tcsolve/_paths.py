@@ -20,7 +20,8 @@ class Paths:
     dominant_strips : bool
         A strip with a dominant diagonal is factored without a pivot search.
     square_rows : float
-        A panel of a dominant matrix is square if it has at least this many rows.
+        Smallest number of rows of a square panel of a dominant matrix.  Such a panel is wide, and pivots are
+        searched only in its top square block, if the device supports this.
     look_ahead : bool
         A panel is factored while the update before it runs.
     overlap_rows : float
@@ -33,8 +34,8 @@ class Paths:
     wide : float
         Smallest number of columns of a wide panel.
     least_columns : float
-        Smallest number of columns right of a wide panel, and smallest number of columns of a U that is a
-        product with the inverse of L11.
+        Smallest number of columns right of a wide panel.  With fewer columns, U is computed by substitution
+        with L11, not by a product with the inverse of L11.
     least_recorded, most_recorded : int
         Smallest and largest n with recorded graphs.
     most_at_once : int
@@ -49,7 +50,8 @@ class Paths:
     single_survey : bool
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int
-        Up to this many sums of chunks, tcs_extremes alone is faster than with another kernel before it.
+        The survey sums parts of rows and columns first.  Up to this many such sums, the one block of
+        tcs_extremes adds them; if there are more, another kernel adds them before it.
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool

@@ -49,7 +49,8 @@ class Plan:
         True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
-        with U.  By default as many as take the time of the next rung, but at least 30.
+        with U.  By default as many as take the time of the next rung, but from 30 to 300; 300 if there is no
+        next rung, or if the device emulates it.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
@@ -109,8 +110,8 @@ class Plan:
     def __post_init__(self):
         if not (isinstance(self.update, str) and self.update == "auto" or is_update(self.update)):
             raise InputError(
-                f"Plan: update is {self.update!r}, needs one of {', '.join(PRECISIONS)}, or a model of "
-                f"the sums: {', '.join(MODEL_NAMES)}"
+                f"Plan: update is {self.update!r}, needs one of {', '.join(PRECISIONS)}, or an "
+                f"emulated arithmetic: {', '.join(MODEL_NAMES)}"
             )
         for name in ("block", "max_steps", "basis"):
             value = getattr(self, name)
@@ -131,7 +132,7 @@ class Plan:
                 raise InputError(f"Plan: inner_tol is {self.inner_tol!r}, needs {needed}")
         if self.method == "cg" and self.update.endswith("@each"):
             raise InputError(
-                f"Plan: method='cg' has no model {self.update!r}; take {self.update.partition('@')[0]!r}"
+                f"Plan: method='cg' does not support {self.update!r}; take {self.update.partition('@')[0]!r}"
             )
 
 

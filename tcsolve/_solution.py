@@ -42,10 +42,10 @@ class HistoryPoint(NamedTuple):
     step : ndarray of int, shape (nrhs,)
         Number of corrections of each right-hand side so far, over all rungs.
     error : ndarray of float64, shape (nrhs,)
-        Smallest backward error of each right-hand side so far; if rows and columns are scaled, that of the
-        scaled system where it is larger.  For an inner step of FGMRES it is the prediction of the
-        least-squares problem.  GMRES predicts the preconditioned residual, and the error is assumed to fall
-        as that does: the next recomputed residual may show another error.
+        Smallest error of each right-hand side so far.  It is the backward error; if rows and columns are
+        scaled, it is the larger one of those of the given and of the scaled system.  For an inner step of
+        FGMRES it is the prediction of the least-squares problem.  GMRES predicts the preconditioned residual,
+        and the error is assumed to fall as that does: the next recomputed residual may show another error.
     estimated : bool
         False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """
@@ -64,7 +64,7 @@ class Status(Enum):
     value : str
         The message.
     ok : bool
-        True if the answer meets the bound.
+        True if the answer meets the bound, is as accurate as was asked for, and A agrees with `assume_a`.
 
     Examples
     --------
@@ -89,8 +89,8 @@ class Status(Enum):
         "allow a fallback to learn it."
     )
     STALLED = (
-        "Refinement stalled before the bound, or the rounded matrix has a zero pivot, and the plan forbids a "
-        "fallback; allow it, or choose a more precise update."
+        "Refinement stalled before the bound, or the rounded matrix has a zero pivot, and there is no "
+        "fallback; with solve, allow it or choose a more precise update; with refine, give a better correct."
     )
     NOT_CONVERGED = (
         "x misses the bound even with the most precise factorization; it is the best answer found, so judge "
@@ -128,7 +128,7 @@ class Status(Enum):
 
     @property
     def ok(self):
-        """True if the answer meets the bound."""
+        """True if x meets the bound, is as accurate as was asked for, and A agrees with `assume_a`."""
         return self in (
             Status.CONVERGED,
             Status.CONVERGED_AFTER_FALLBACK,
@@ -212,7 +212,8 @@ class Solution:
         The outcome; its value is a message.
     precision : str
         The update of the factors that gave x: 'fp16', 'fp16x3', ..., 'fp64'.  For a stack with different
-        updates, their names joined by '+'.  'user' if the caller supplied the corrections.
+        updates, their names joined by '+', or, for large matrices on a GPU, the update of the system that
+        tried most.  'user' if the caller supplied the corrections.
     rungs : tuple of str
         Every update that was tried, in order.
     iterations : ndarray of int, shape (..., nrhs)
@@ -225,8 +226,8 @@ class Solution:
         asserts a structure, A is the matrix that it describes: the entries that the structure ignores do not
         count.
     bound : float
-        Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n), where n is
-        at least 4, and for complex systems at least 8.
+        Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n).  An n
+        below 4 counts as 4, and for complex systems an n below 8 as 8.
     rcond : float
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
@@ -234,10 +235,10 @@ class Solution:
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
         the errors `backward_error`.  A stack has only that one.
     seconds : dict of str to float
-        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  The
-        total may differ from the sum of the phases.  On a GPU the condition is estimated during the
-        refinement, and 'rcond' is only the time after it.  If the estimate needs a more precise
-        factorization, 'factor' includes the time of that factorization too.
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  Of a
+        stack, some of them are one phase, 'solve'.  The total may differ from the sum of the phases.  On a
+        GPU the condition is estimated during the refinement, and 'rcond' is only the time after it.  If the
+        estimate needs a more precise factorization, 'factor' includes the time of that factorization too.
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  Before a rung allocates, its prediction is compared with the free memory.
@@ -355,7 +356,8 @@ def raise_or_warn(solution, places=None):
     - SingularError: a pivot is exactly zero.
     - NotPositiveDefiniteError: a Cholesky factorization broke down.  SciPy calls this matrix singular too.
     - LinAlgWarning with rcond: the matrix is singular to working precision, or holds NaN.
-    - AccuracyWarning: the answer misses the bound.  SciPy gives no warning in this case.
+    - AccuracyWarning: the answer misses the bound, leaves the range of its dtype, or is less accurate than
+      was asked for; or A contradicts `assume_a`.  SciPy gives no warning in these cases.
     """
     status = solution.status
     if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):

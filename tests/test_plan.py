@@ -28,7 +28,7 @@ from tcsolve import Plan
         ({"method": "qr"}, "method is 'qr', needs one of auto, ir, fgmres, gmres, cg"),
         (
             {"method": "cg", "update": "fp16@each"},
-            "method='cg' has no model 'fp16@each'; take 'fp16'",
+            "method='cg' does not support 'fp16@each'; take 'fp16'",
         ),
         ({"inner_tol": 1.0}, "inner_tol is 1.0, needs 0 < inner_tol < 1, or None"),
         ({"inner_tol": "x"}, "inner_tol is 'x'"),

@@ -62,7 +62,7 @@ struct Tile {
     __device__ __forceinline__ void write(Entry* to) const { save(to[0], at[0]), save(to[1], at[1]); }
 };
 
-// The number of a lane of the warp.
+// The value that v has in lane `lane` of the warp.
 __device__ __forceinline__ Number of_lane(Number v, int lane) {
     return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
 }
@@ -293,7 +293,7 @@ struct BlockLU {
         __syncthreads();
     }
 
-    // Calls of_row(i) for the numbers i = 0 ... count - 1: those of this thread, which takes column `own_column()`.
+    // Calls of_row(i) for the part of the rows i = 0 ... count - 1 of this thread, which takes column `own_column()`.
     template <typename OfRow>
     __device__ __forceinline__ static void for_rows(int count, OfRow of_row) {
         #pragma unroll 4

@@ -56,7 +56,7 @@ struct Reading {
     }
 };
 
-// The imaginary part of a diagonal entry may be this part of its real part: 64 units of rounding.
+// The imaginary part of a diagonal entry may be at most this part of its real part: 64 machine epsilons.
 constexpr double ROUNDED = sizeof(T_A) == 4 ? 0x1p-17 : 0x1p-46;
 
 // Properties of the entries of a matrix.  The first three ignore NaN.

@@ -11,8 +11,8 @@
 //          correction is kept if it makes the ratio smaller.
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step at
 //          which the factorization broke down or 0, max |b - A x|, max |x|.
-//          A NaN in the data makes them NaN, except the first two.  If all entries are read, solve_rows writes zero for
-//          the first three and the fifth.  The board may be null.
+//          A NaN in the data makes the norms and sizes NaN, but not the step and the numbers of `tell`.  If all entries
+//          are read, solve_rows writes zero for the first three and the fifth.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubts  one number, or null, to which the number of doubtful systems is added.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / (||A||_1 times this

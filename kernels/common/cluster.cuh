@@ -14,7 +14,7 @@ __device__ __forceinline__ void wait_in_cluster() {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-// Arrives without this; it is enough for a block that has only read.
+// Arrives without making writes visible, which is enough for a block that has only read.
 __device__ __forceinline__ void arrive_relaxed_in_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;"); }
 
 // Arrives and waits, for warps whose lanes do not run together.

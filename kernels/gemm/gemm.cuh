@@ -146,8 +146,8 @@ template <> struct Accumulator<int8> { using type = int; };
 // Kinds of out and c.
 constexpr int KIND_FP32 = 0, KIND_FP16 = 1, KIND_BF16 = 2, KIND_INT32 = 3;
 
-// The FP32 operands op(A) (m x k) and op(B) (k x n) before scaling, by their strides in entries; all pointers are null
-// if the operands were not scaled for the format T.
+// The FP32 operands op(A) (m x k) and op(B) (k x n) before scaling, by their strides in entries.  If the
+// operands were not scaled for the format T, top_a and top_b are null, and a and b are not read.
 template <typename T>
 struct Origin {
     const float *a, *b;

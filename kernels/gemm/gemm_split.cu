@@ -15,9 +15,11 @@
 //
 // One launch serves both operands: launches take most of the time of small products.
 //
-// Grid and block:  tcs_tops the sum over both matrices, in blocks of (32, 8), of ceil(rows / 8) if by_row, else
-// ceil(cols / 128) ceil(rows / 256);  tcs_split and tcs_split_by the same, of ceil(rows / 16) ceil(cols / 256);
-// tcs_finish ceil(m / 8) ceil(n / 256) of (32, 8).  Only the first dimension of the grid is used: the others have at
+// Blocks of (32, 8).  Their number, for the first three kernels a sum over both matrices:
+//   tcs_tops                 ceil(rows / 8) if by_row, else ceil(cols / 128) ceil(rows / 256)
+//   tcs_split, tcs_split_by  ceil(rows / 16) ceil(cols / 256)
+//   tcs_finish               ceil(m / 8) ceil(n / 256)
+// Only the first dimension of the grid is used: the others have at
 // most 65535 blocks.
 // Defines T_LOW (fp16, bf16 or tf32).
 

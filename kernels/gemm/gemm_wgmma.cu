@@ -29,7 +29,8 @@
 // STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2), SCALED 1 if the rows of
-// op(A) and the columns of op(B) were scaled (see gemm.cuh).  Most of the code is for scales, and the LU has none.
+// op(A) and the columns of op(B) were scaled (see gemm.cuh).  Most of the code is for these scales; an LU has
+// one scale for each matrix, and leaves it out.
 //
 // FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
 // gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading

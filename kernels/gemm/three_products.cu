@@ -1,7 +1,7 @@
 // The passes around products of complex matrices by three real products.
 //
 //   x         T_LOW planes u, v and u + v of a complex matrix (rows, columns), row-major: leading dimension ld, `plane`
-//             entries apart.  For BF16, three more planes follow; plane i is the sum of planes i and i + 3.
+//             entries apart.  For BF16 there are six; the number is the sum of those in planes i and i + 3.
 //   z         complex double, z_row and z_col entries apart.
 //   products  T_A[3][rows][columns] contiguous: those of u, of v, and of u + v of two factors.
 //   scale     null, or a power of two for each row.
@@ -13,7 +13,7 @@
 //
 // Grid (ceil(columns / 256), min(rows, 65535)), block 256.
 // Defines T_A (float or double), T_LOW (bf16 for float, double for double).
-// Rounding: one for each sum or difference that is written here; planes of BF16 numbers keep 16 bits.
+// Rounding: one for each sum or difference that is written here; pairs of BF16 numbers keep 16 significant bits.
 
 #include "common/common.cuh"
 #include "common/hi_lo.cuh"

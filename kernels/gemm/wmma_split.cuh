@@ -83,7 +83,7 @@ struct Split {
     __device__ __forceinline__ Split(const Feed& feed, const unsigned* top_a, const unsigned* top_b, int, int)
         : sum{}, a(feed.a, top_a), b(feed.b, top_b) {}
 
-    // Run u of both operands together.
+    // Run u, counted over both operands: first the runs of op(A), then those of op(B).
     __device__ __forceinline__ void load(int u, int tile) {
         if (u < RUNS_HELD) a.load(u, tile);
         else b.load(u - RUNS_HELD, tile);

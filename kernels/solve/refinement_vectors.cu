@@ -12,9 +12,10 @@
 //             as triangular_solve.cu needs them.
 //   tcs_raise      v[j][order[i]] = low[j][i] 2^e_j in FP64, v [k][n] contiguous; plus onto[j][order[i]], unless null.
 //
-// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_combine: ceil(n / 8) x 1), block 256.  A grid has at most 65535 blocks in y; blocks of tcs_residual
-// and tcs_column_max take several columns if k is larger.
-// Rounding: one FP64 subtraction; scaling by powers of two is exact up to the cast.  Defines T_LOW (float or double).
+// Grid ceil(n / 256) x k (tcs_lower: x width; tcs_combine: ceil(n / 8) x 1), block 256.  A grid has at most 65535
+// blocks in y; blocks of tcs_residual and tcs_column_max take several columns if k is larger.
+// Rounding: FP64, one for each difference and each sum; scaling by powers of two is exact up to the cast.
+// Defines T_LOW (float or double).
 
 #include "common/common.cuh"
 #include "common/reduce.cuh"

@@ -291,7 +291,7 @@ tcs_solve_triangle(
         };
         fetch(even, 0);
         if (step > 0) fetch(odd, 1);
-        // b_i is read here, because x_i would wait for it later.
+        // b_i is read now, so that x_i need not wait for it later.
         for (int e = threadIdx.x; e < K * BLOCK; e += THREADS) {
             const Index at = here + e % BLOCK;
             rhs[e / BLOCK][e % BLOCK] = at < n ? b[e / BLOCK * n + at] : T_IN(0);

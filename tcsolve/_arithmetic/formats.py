@@ -2,7 +2,8 @@
 
 A `Format` has the precision and the range of a number format.  An `Update` is an arithmetic of the trailing
 update C -= L U: the format of the operands and the number of products.  Only the operands L and U are
-rounded.  The matrix, the panel and the sums keep the dtype `Update.storage`.
+rounded.  The matrix, the panel and the sums keep the dtype `Update.storage`.  An `Update` with `rounds_each`
+rounds the result of every operation instead.
 """
 
 from dataclasses import dataclass

@@ -248,8 +248,8 @@ def choose_product(dtype, k, precision=None, refine=None, rtol=None, engine="aut
     precision, unit = _model(precision)
     if precision not in PRECISIONS:
         raise InputError(
-            f"precision is {precision!r}; needs one of {', '.join(map(repr, PRECISIONS))}, or a format with "
-            f"the tensor cores that add, such as 'fp16@h200': the units are {', '.join(UNITS)}"
+            f"precision is {precision!r}; needs one of {', '.join(map(repr, PRECISIONS))}, or a format and "
+            f"the GPU whose tensor cores are emulated, such as 'fp16@h200'; the GPUs are {', '.join(UNITS)}"
         )
     if unit and engine != "auto":
         raise InputError(

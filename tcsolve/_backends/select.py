@@ -113,7 +113,7 @@ def _captures(cupy):
 
 
 def uses_cupy():
-    """Tell whether this process has imported CuPy, so that the use of a GPU costs no start."""
+    """Tell whether this process has imported CuPy, so that no time is needed to start the use of a GPU."""
     return "cupy" in sys.modules
 
 
@@ -169,7 +169,7 @@ def _require_usable(arrays):
     try:
         current = cupy.cuda.runtime.getDevice()
     except cupy.cuda.runtime.CUDARuntimeError as error:
-        raise DeviceError(f"CUDA does not answer ({error}); if {FORKED}") from error
+        raise DeviceError(f"CUDA does not answer ({error}); perhaps {FORKED}") from error
     for x in arrays:
         if x.size and (there := x.data.device_id) != current:
             raise InputError(
@@ -185,17 +185,18 @@ def ops_on(device):
     if device == "cpu":
         return numpy_ops
     if (reason := why_no_cuda()) is not None:
-        raise DeviceError(f"device='cuda' was requested, but {reason}; or use device='cpu'")
+        raise DeviceError(f"device='cuda' was requested, but {reason}; device='cpu' needs no GPU")
     return _cupy_ops()
 
 
 def clear_cache():
     """Free the device memory that is kept between solves.
 
-    Up to n = 32768, tcsolve keeps a work matrix and recorded graphs for a size: from its first solve on up to
-    n = 8192, and from its third solve on for larger n.  It keeps those of the three sizes used last.  If a
-    solve needs this memory, tcsolve frees it.  The buffers of transfers, in the memory of the host, are
-    freed, too.
+    Up to n = 32768, tcsolve keeps a work matrix and recorded graphs for a size: up to n = 8192 from its first
+    solve on; for larger n the matrix from the second one on, and graphs from the third.  It keeps those of
+    the three sizes used last, if they take at most a tenth of the memory of the device; those of the last
+    size it keeps always.  If a solve needs this memory, tcsolve frees it.  The buffers of transfers, in the
+    memory of the host, are freed, too.
 
     Returns
     -------

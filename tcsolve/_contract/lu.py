@@ -17,8 +17,8 @@ class Pivots(NamedTuple):
     row : int
         The row of the matrix that is the first row of the panel.
     ipiv : array of int32
-        One entry for each column of the panel: the row of the matrix that was swapped with the row of the
-        pivot, in LAPACK's order.
+        One entry for each column of the panel: the row of the matrix, counted from 0, that was swapped with
+        the row of the diagonal entry.  The swaps are done one after the other, as in LAPACK.
     order : array of int32
         One entry for each row of the panel; the swaps are applied to it.
     info : array of int32, shape (1,)
@@ -104,7 +104,7 @@ class LUOps(Protocol):
         """Factor the strip p[start:, start:stop] of a panel in place, by partial pivoting; return its swaps.
 
         The swaps are not applied to p: the rows of the factored strip, too, stay in their old places.
-        `started` is passed on from `overlap`.
+        `started` is what `overlap` passes to its function: flags that the strip sets when it runs, or None.
         """
 
     def swap_rows(self, rows, swaps):

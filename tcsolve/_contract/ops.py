@@ -66,7 +66,7 @@ class Ops(Protocol):
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
     vendor : Stacks or None
-        The primitives of stacks on a GPU; None on the CPU.
+        The primitives of stacks on a GPU.  None on the CPU, except for the LU of a stack.
     """
 
     xp: Any
@@ -168,8 +168,9 @@ class Ops(Protocol):
         """Return a x, or a**H x, computed in FP64 for every dtype of a.
 
         a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  The product of two
-        matrices is used for residuals: each of its sums is a sum of short sums, or is compared with short
-        sums, so that additions which round in one direction do not hide an error.
+        matrices is used for residuals.  If all additions of a long sum round in one direction, its error is
+        many times the bound of a residual.  So each sum is made of short sums; or long sums are formed, and
+        short sums of random combinations show that they have no such error.
 
         `triangle` is 'upper' or 'lower' if all other entries of a are known to be zero.
         """

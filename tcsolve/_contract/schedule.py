@@ -285,8 +285,8 @@ def _strips(rows, columns, rules, dominant):
 def _catch_up(number, strips, start, rows, update, rules):
     """Return the product before strip `number`, in the order of the recursive LU.
 
-    Let 2**t be the largest power of two that divides `number`.  The last 2**t strips before it update the
-    strips number ... number + 2**t - 1.  So every strip has all updates when it is factored.  The products
+    Let 2**t be the largest power of two that divides i = `number`.  The 2**t strips before strip i update the
+    strips i, i + 1, ..., i + 2**t - 1.  So every strip has all updates when it is factored.  The products
     have large inner dimensions, and few of them read and write the same columns.
     """
     count = number & -number

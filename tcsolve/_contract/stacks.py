@@ -1,6 +1,6 @@
 """The primitives of stacks and of structured matrices.
 
-A backend has all of them, or none; the host has those that an LU of a stack needs.
+A GPU has all of them.  The host has only those that the LU of a stack needs.
 """
 
 from typing import Any, Protocol
@@ -133,7 +133,10 @@ class Stacks(Protocol):
         """
 
     def bytes_for_columns(self, dtype, kind, n, columns):
-        """Return the bytes of planes while one system is solved and verified, or 0 if there are none."""
+        """Return the bytes of the planes of complex products (see `three_products`) for one system.
+
+        It is 0 if there are none.
+        """
 
     # ---- verification ----------------------------------------------------------
 

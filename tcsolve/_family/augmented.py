@@ -1,6 +1,6 @@
 """Least squares by the augmented system, with QR factors of low precision.
 
-The minimum x of ||b - A x|| and its residual r satisfy
+The x that minimizes ||b - A x||, and its residual r, satisfy
 
     r + A x = b,    A^H r = 0.
 
@@ -64,7 +64,7 @@ class QRFactors:
             return _trcon(wide), _trcon(whole)
 
     def in_range(self, g):
-        """Return R^-H g in FP64; for g = A^H r it is as long as the part of r in the range of A."""
+        """Return R^-H D g in FP64; for g = A^H r it is as long as the part of r in the range of A."""
         low, shift = self._near(g)
         h = self._solve(low, adjoint=True)
         return ldexp(self.ops.xp, self.ops.converted(h, g.dtype), shift)

@@ -102,7 +102,7 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
 def _described(a, lower):
     """Return a copy of the Hermitian matrices that one triangle of a describes."""
     square = a.ndim == 2 and a.shape[0] == a.shape[1] and a.dtype.char in "fdFD"
-    if square and scipy.linalg.ishermitian(a):  # compiled code, as nearly always
+    if square and scipy.linalg.ishermitian(a):  # nearly always; it is compiled code
         return a.copy(order="K")
     return interpret(np, a, "positive definite", lower)
 

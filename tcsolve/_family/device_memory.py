@@ -1,4 +1,4 @@
-"""Missing memory of a device in the functions of SciPy's family."""
+"""Report that a device has too little memory, in the functions that replace those of SciPy."""
 
 import functools
 

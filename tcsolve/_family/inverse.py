@@ -59,7 +59,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     LinAlgWarning
         A is ill-conditioned.
     AccuracyWarning
-        The residual ``||I - A X||``, or ``||I - X A||``, misses the bound.
+        Both residuals, ``||I - A X||`` and ``||I - X A||``, miss the bound.
 
     Notes
     -----
@@ -140,7 +140,8 @@ def det(a, overwrite_a=False, check_finite=True):
     Warns
     -----
     AccuracyWarning
-        The factors miss the bound, ``||A - P L U|| <= u sqrt(n) || |L| |U| ||``.
+        The factors miss the bound, ``||A - P L U|| <= u sqrt(n) || |L| |U| ||``.  For CuPy arrays: a solve
+        with the factors, for b = (1, ..., 1), misses its bound.
 
     Notes
     -----

@@ -40,7 +40,8 @@ class LeastSquares:
     x : array, shape (n,) or (n, k)
         The solution; NumPy or CuPy, as the arguments.
     residues : array, shape (k,) or ()
-        The squares of the 2-norms of b - A x.  Empty if A does not have full rank or m <= n, as in SciPy.
+        The squares of the 2-norms of b - A x.  Empty if m <= n, if A does not have full rank, or if SciPy
+        solves with 'gelsy'.
     rank : int
         The rank of A.
     s : array, shape (min(m, n),), or None
@@ -196,8 +197,8 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
     Returns
     -------
     LeastSquares
-        x, its backward error, and how it was computed.  The singular values are not computed, unless A does
-        not have full rank.
+        x, its backward error, and how it was computed.  The singular values are None, unless the routine that
+        solves computes them.
 
     Raises
     ------

@@ -92,7 +92,7 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
     Raises
     ------
     ValueError
-        a holds NaN or Inf, or has no entries in a stack.
+        a holds NaN or Inf, or is an empty stack.
 
     Warns
     -----
@@ -129,7 +129,7 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
 
 
 def _is_worth(a):
-    """Tell whether `factor` is faster for a than an LU in FP64."""
+    """Tell whether `factor` is used: on a GPU, or if a lower precision is predicted to be faster."""
     if a.ndim != 2 or a.shape[0] != a.shape[1] or not a.size or a.dtype.char not in "fdFD":
         return False
     ops, own = ops_for(a), "fp64" if a.dtype.char in "dD" else "fp32"

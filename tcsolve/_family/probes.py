@@ -75,7 +75,10 @@ def error_of_inverse(a, x, enough=0.0):
 
 
 def product(a, b):
-    """Return a b; for two FP64 matrices by SciPy's BLAS, whose threads have done the other work."""
+    """Return a b; for two FP64 matrices by SciPy's BLAS.
+
+    LAPACK has just used its threads, with which the threads of NumPy's BLAS would compete for the cores.
+    """
     by_scipy = a.ndim == b.ndim == 2 and {a.dtype.char, b.dtype.char} <= set("dD")
     return matmul(a, b) if by_scipy else a @ b
 
@@ -91,7 +94,7 @@ def error_of_factors(a, lu, swaps):
     """
     top = max(max(part.max(), -part.min()) for part in real_parts(a))
     exponent = math.frexp(top)[1]  # 0 for zero, NaN and Inf
-    if abs(exponent) > FRAME_EXPONENT:  # then the factors are extreme too; those of U are scaled
+    if abs(exponent) > FRAME_EXPONENT:  # then U is extreme, too: scale A and U alike
         a, upper = ldexp(np, a, -exponent), ldexp(np, np.triu(lu), -exponent)
     else:
         upper = lu

@@ -61,9 +61,10 @@ def norms_of(ops, a):
 
 
 class _Factored:
-    """A system whose product with x is a function.
+    """A system that is given by functions, not by a dense matrix.
 
-    It belongs to `ops`, and is measured by `measure`, another `Ops` if few unknowns are measured on the host.
+    `ops` has the arrays of the caller.  `measure` is the `Ops` that computes the errors: that of the host for
+    few unknowns.
     """
 
     def __init__(self, ops, measure=None):

@@ -62,7 +62,7 @@ def gemm(
         Which rounding errors of the operands are corrected by further products [1]_.  'none': no errors
         (1 product in all).  'a', 'b': those of this operand (2 products).  'ab': those of both, but not the
         product of the two errors (3).  'full': all (4).  The default is 'none' if the operands are exact in
-        `precision`, else 'ab', which is as accurate as FP32.
+        `precision`, and for 'fp32' and 'fp64'; else 'ab', which for 'fp16' and 'tf32' is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
         only 'auto', which multiplies by BLAS, and emulates the tensor cores for other precisions.
@@ -273,8 +273,9 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     Let x be a row of op(a), y a column of op(b), and ``|x|`` and ``|y|`` the vectors of their magnitudes.
     The unit roundoff u of the format is 2**-11 for FP16 and TF32, and 2**-8 for BF16.
 
-    1. Rounding.  An operand with one part has an error of at most ``u |x|``, with two parts ``u**2 |x|``.  If
-       e_a and e_b are these factors of a and b, the product has an error of at most
+    1. Rounding.  Refinement divides an operand into two parts, its rounded value and the rounded rest.  An
+       operand with one part has an error of at most ``u |x|``, with two parts ``u**2 |x|``.  If e_a and e_b
+       are these factors of a and b, the product has an error of at most
        ``(e_a + e_b + e_a e_b) |x|.|y|``.  'ab' drops the product of the two rounding errors, which adds
        ``u**2 |x|.|y|``.  Operands that are exact in the format have no rounding error.
     2. Underflow.  The largest entry of a scaled row is at least 2**13.  Smaller entries have an additional
@@ -288,7 +289,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        are read as they are stored can have such factors.  With refinement, a sum on the tensor cores has 16
        to 64 terms (8 to 64 for TF32) and is then added in FP32, rounded to nearest.  The error is then at
        most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32.  The engine 'cublas' sums all k terms on the
-       tensor cores at every level.
+       tensor cores, whatever `refine` is.
     4. ``|x|.|y| <= ||x||_2 ||y||_2`` by the Cauchy-Schwarz inequality.
 
     The bound is the sum of 1 to 3, times 1 + 2**-8 for terms of second order.  Products of int8 are exact, so

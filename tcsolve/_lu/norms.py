@@ -18,9 +18,9 @@ __all__ = [
     "sweeps_at_once",
 ]
 
-# The condition estimator does at most MAX_SWEEPS sweeps, including the first solve, as xLACN2.  It launches
-# SWEEPS_AT_ONCE of them before anything is read.  For n in ALL_AT_ONCE it launches all of them, because the
-# refinement, which runs at the same time, takes longer than they do.
+# The condition estimator does the first solve and at most MAX_SWEEPS - 1 further sweeps, as xLACN2.  Before
+# anything is read, it launches the first solve and SWEEPS_AT_ONCE sweeps.  For n in ALL_AT_ONCE, and a matrix
+# that is not dominant, it launches all sweeps: the refinement runs at the same time, and takes longer.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 # Number of probes, the first right-hand sides of the estimator; number of refinement steps of their
 # solutions; and the largest contraction of the residual after which another step is tried.

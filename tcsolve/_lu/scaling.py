@@ -20,7 +20,8 @@ __all__ = [
     "shift_columns",
 ]
 
-# Rows (or columns) are scaled if the ratio of their smallest to largest sum is below 0.1, as in xLAQGE.
+# Rows and columns are scaled if the ratio of the smallest to the largest sum of a row, or of a column, is
+# below 0.1.  This is the limit of xLAQGE.
 SPREAD = 0.1
 # With norms between 2**-SAFE_EXPONENT and 2**SAFE_EXPONENT, an FP32 factorization does not overflow.
 SAFE_EXPONENT = 40
@@ -180,7 +181,7 @@ def norm_and_exponent(ops, a):
 
 
 def needs_scaling(survey):
-    """Tell whether A must be scaled before it is rounded (the rule of LAPACK's xLAQGE)."""
+    """Tell whether A must be scaled before it is rounded (see SPREAD)."""
     return (
         survey.row_spread < SPREAD
         or survey.col_spread < SPREAD

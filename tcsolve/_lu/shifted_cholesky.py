@@ -71,7 +71,10 @@ def factor_shifted(ops, w, update, block):
 
 
 def _cholesky(ops, w, update, block):
-    """Overwrite the lower triangle of w by L; return the first column of a panel without L, from 1, or 0."""
+    """Overwrite the lower triangle of w by L; return 0.
+
+    If a panel has no L, return its first column, counted from 1.
+    """
     xp, n = ops.xp, len(w)
     width = n if update.native else block
     for start in range(0, n, width):

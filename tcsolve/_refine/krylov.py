@@ -266,7 +266,7 @@ class _Triangle:
     def solve(self):
         """Return the coefficients, and the rounding errors over `beta` after each step; both (k, steps).
 
-        The coefficients are zero beyond the last step of a column that has small rounding errors.
+        The coefficients of a column are zero beyond the last step whose rounding errors are small.
         """
         y = np.zeros((len(self.steps), max(self.steps)), dtype=complex)
         rounding = np.zeros(y.shape)

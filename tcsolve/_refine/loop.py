@@ -159,11 +159,11 @@ def refine_columns(
     max_steps : int
         Largest number of corrections of a column.
     worth : float
-        The number of corrections of all columns together that cost as much as a better preconditioner.  The
+        How many corrections, each of all columns at once, cost as much as a better preconditioner.  The
         loop ends if a column would need more, at the rate of its last step.
     krylov_worth : float
-        The largest number of steps that FGMRES may take for all columns together.  If `method` is 'auto', it
-        does not begin if this is less than it usually takes.
+        How many steps of FGMRES, each of all columns at once, are worth their time.  If `method` is 'auto',
+        FGMRES does not begin if this is less than it usually takes.
     sure : float
         A column that has met the bound, but not `sure` times the bound, is corrected once more if it
         contracts.

@@ -68,7 +68,7 @@ def solve(
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
         GPU if the predicted time, transfers included, is shorter there.  A process that has not imported CuPy
-        starts to use the GPU when its solves so far would have saved the time that the start takes.
+        starts to use the GPU once its solves so far would have been faster there by the time of the start.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It

@@ -42,7 +42,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     plan : Plan, optional
         Only its `contraction`, `basis`, `method` and `inner_tol` are used.
     tol : float, optional
-        Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n), n at least 4 (complex: 8).
+        Bound on ``||b - A x|| / (||A|| ||x||)``; by default 2**-53 sqrt(n); n < 4 counts as 4 (complex:
+        n < 8 as 8).
     max_steps : int
         Largest number of corrections of a right-hand side.
 

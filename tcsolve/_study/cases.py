@@ -117,7 +117,7 @@ class Case:
         Name in the catalog or in the collection, name of a file, or the caller's name of an array.
     options : dict
         Arguments of `matrices.generate`; for a file or an array, its SHA-256.  With the key `LEFT_OUT` the
-        case stands for all matrices that the filters of a pattern of the collection leave out, and says so.
+        case stands for all matrices of the collection that match a pattern, but do not pass the filters.
     filters : Filters
     path : str, optional
         The file, the file with the entries of an array, or the folder of the collection.  It does not

@@ -15,7 +15,7 @@ __all__ = ["DRAWINGS", "performance_profile"]
 MOST_MATRICES, MOST_ROWS = 9, 5
 # With points of more matrices than these, a panel has fewer plans.
 MANY_POINTS, FEW_PLANS = 30, 4
-# Height of a mark for a run that has not converged, on the logarithmic axis of the steps.
+# The marks of failed runs of each plan are higher than those of the plan before by this factor.
 FAILED_STEP = 1.3
 MARKS_ONLY = {"linestyle": "None"}
 

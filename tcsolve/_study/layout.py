@@ -46,7 +46,7 @@ def legend_under(ax, looks, width):
         handles=_lines(looks),
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
-        borderaxespad=4.8,  # in letters: the labels of the axis
+        borderaxespad=4.8,  # in font sizes: room for the labels of the x axis
         ncols=columns,
         fontsize=6.5,
         handlelength=3.2,

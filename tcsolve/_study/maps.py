@@ -140,7 +140,7 @@ def _heatmap_axes(ax, groups, matrices, letter):
 
 
 def _spectrum(figure, table, matrix=None):
-    """Draw the eigenvalues of A, and of the matrix that the factors make of it, for some plans."""
+    """Draw the eigenvalues of A, and those of M^-1 A - I for the factors M of some plans."""
     rows = chosen([row for row in table.ran if row.get("spectrum")], "a spectrum", matrix)
     matrix = rows[0]["matrix"] if matrix is None else matrix
     # Plans with the same factors have the same spectrum; it is drawn once.

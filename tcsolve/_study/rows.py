@@ -30,7 +30,7 @@ class Settings(dict):
 def key_of(case, plan, settings):
     """Return the name of a run, the same for the same matrix, plan, device, seed and right-hand side.
 
-    Without a plan it is that of a matrix that is skipped, which depends on the filters.
+    Without a plan it is the name of the row of a skipped matrix; this also depends on the filters.
     """
     what = (case.filters.given() or None) if plan is None else plan.identity()
     data = [case.identity(), what, settings.identity]

@@ -180,8 +180,8 @@ class StudyTable:
               column to compare, 'steps' by default.
             - heatmap: the steps, or the failure, of each matrix with each plan; with more than 85 matrices it
               has pages, and ``page=`` names one, 1 by default.
-            - spectrum: the eigenvalues of A, and those of ``M^-1 A - I`` for the factors M of each plan;
-              ``matrix=`` names the matrix.
+            - spectrum: the eigenvalues of A, and those of ``M^-1 A - I`` for the factors M of up to five
+              plans; ``matrix=`` names the matrix.
         path : path, optional
             File to write, for instance .png, .pdf or .svg.
         **options

@@ -1,4 +1,4 @@
-"""Prepare the first solve: `tcsolve warm`, and what `tcsolve info` says of them."""
+"""Compile kernels in advance for `tcsolve warm`, and tell `tcsolve info` whether they compile."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +14,8 @@ from tcsolve.kernels.registry import KERNELS
 
 __all__ = ["outcomes", "parse_arch", "present_arch", "require_compiler", "warm"]
 
-# Has a variant for each size of matrices; those in the table are examples.
+# Kernels with a variant for each size of matrices, of which the table has only examples: `warm` leaves them
+# out.
 BY_SIZE = {"gemm_batched"}
 
 

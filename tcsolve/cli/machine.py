@@ -44,7 +44,7 @@ def info(_):
 
 def _describe_no_gpu(reason):
     remedy = "" if INSTALL in reason else f"; a GPU needs NVIDIA's driver and {INSTALL}"
-    return {"gpu": f"none: {reason}{remedy}", "rates": "CPU"}
+    return {"gpu": f"none: {reason}{remedy}", "cost model": "rates of a CPU"}
 
 
 def _describe_gpu():
@@ -57,6 +57,7 @@ def _describe_gpu():
     return {
         "gpu": f"{name}, compute capability {int(device.compute_capability) / 10}, "
         f"{total / 2**30:.1f} GiB ({free / 2**30:.1f} free)",
-        "rates": "H200, measured" if rates is H200 else "scaled from the H200",
+        "cost model": "rates measured on an H200"
+        + ("" if rates is H200 else ", scaled to this GPU"),
         **described(machine_rates(name)),
     }

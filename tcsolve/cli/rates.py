@@ -102,7 +102,9 @@ def described(rates):
         return " and ".join(f"{rate / 1e9:.3g}" for rate in rates)
 
     source = (
-        f"measured {rates.date}" if rates.date else "came with tcsolve; 'tcsolve warm' measures"
+        f"measured {rates.date}"
+        if rates.date
+        else "came with tcsolve; 'tcsolve warm' measures those of this machine"
     )
     return {
         "device choice": f"rates {source}",

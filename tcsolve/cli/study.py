@@ -42,7 +42,9 @@ def add_study(commands, texts):
         "--read", type=Path, metavar="runs.jsonl", help="run nothing, read these rows"
     )
     plans = parser.add_argument_group("plans")
-    plans.add_argument("--precision", metavar="fp16,bf16,...", help="the updates to try")
+    plans.add_argument(
+        "--precision", metavar="fp16,bf16,...", help="precisions of the factorization to try"
+    )
     plans.add_argument(
         "--plan",
         nargs="+",

@@ -74,8 +74,8 @@ OTHER_DEVICE = """
 @pytest.mark.parametrize(
     "capability, missing, told",
     [
-        ("70", [], "7.5 or later, and this device has 7.0; or use device='cpu'"),
-        ("60", [], "7.5 or later, and this device has 6.0; or use device='cpu'"),
+        ("70", [], "7.5 or later, and this device has 7.0; device='cpu' needs no GPU"),
+        ("60", [], "7.5 or later, and this device has 6.0; device='cpu' needs no GPU"),
         ("90", ["cupy_backends.cuda.libs.cublas"], "cannot load a CUDA library"),
     ],
 )

@@ -92,7 +92,8 @@ def test_the_page_has_solves_and_copies(script, monkeypatch, tmp_path):
     assert "| 3000 | 100 | 7 | 7.5 | cuda | 1.07 | ok |" in text
     assert "FAILED: NOT_CONVERGED" in text and "2 of 3 rows are ok" in text
     assert (
-        "| 3000 | 72 | 25.0 | 9.0 | 20.0 | 8.0 |" in text and "rates of the machine: some" in text
+        "| 3000 | 72 | 25.0 | 9.0 | 20.0 | 8.0 |" in text
+        and "predicts with these rates: some" in text
     )
 
 

@@ -162,7 +162,9 @@ def test_a_count_of_the_bf16_table_is_explained_only_by_a_run(published):
     assert verdict(70, None, [63, 67, 62], [63], 16).endswith(
         "if 16 zero pivots of the factors are replaced"
     )
-    assert verdict(114, 18, [26], [115, 115, 30]).startswith("so counted, with the multiplier 1")
+    assert verdict(114, 18, [26], [115, 115, 30]).startswith(
+        "counted as they do, but with the multiplier 1"
+    )
     assert verdict(31, 68, [85], [89]) == published.UNEXPLAINED
     assert verdict(None, None, [50], [50]) == published.AGREE
     assert verdict(None, 50, [None], [None]).startswith("with their factors")
@@ -298,7 +300,7 @@ def test_the_page_counts_what_no_rule_explains(published):
     ]
     text = published.page("spd", facts, rows)
     assert "3 rows: 1 agree (within two steps or a fifth), 1 differ for the reason" in text
-    assert "1 are not explained" in text and "| two | 3 | – | not explained |" in text
+    assert "not explained: 1." in text and "| two | 3 | – | not explained |" in text
 
 
 def test_the_range_of_several_counts_is_told(script):

@@ -763,7 +763,7 @@ def test_info_without_a_gpu_says_why_and_what_to_do(monkeypatch, nvrtc, no_compi
     assert f"numpy           {np.__version__}" in out
     assert f"nvrtc           {'.'.join(map(str, nvrtc.getVersion()))}" in out
     assert "none: there is no driver" in out and "pip install 'tcsolve[cuda13]'" in out
-    assert "rates           CPU" in out
+    assert "cost model      rates of a CPU" in out
     assert "/some/folder" in out
     assert "compile for sm_90a" in out
     assert "FAILS: kernel 'pack_operands'" in out and "line 2: error" in out

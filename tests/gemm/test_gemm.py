@@ -772,7 +772,7 @@ def test_the_bound_holds_for_emulated_sums(name, refine):
 )
 def test_a_product_that_no_unit_has_is_refused_with_the_units(name):
     a = np.ones((2, 2), np.float32)
-    with pytest.raises(InputError, match=f"precision is '{name}'.*units are v100, t4, a100"):
+    with pytest.raises(InputError, match=f"precision is '{name}'.*GPUs are v100, t4, a100"):
         gemm(a, a, precision=name)
 
 

@@ -21,7 +21,7 @@ from tcsolve._solve.ladder.ladder import Ladder
 
 def test_a_missing_device_is_an_error_that_says_why(monkeypatch):
     monkeypatch.setattr(select, "why_no_cuda", lambda: "the machine has no such device")
-    with pytest.raises(tcsolve.DeviceError, match="no such device; or use device='cpu'"):
+    with pytest.raises(tcsolve.DeviceError, match="no such device; device='cpu' needs no GPU"):
         solve(gauss(), np.ones(40), device="cuda")
     with pytest.raises(tcsolve.DeviceError, match="no such device"):
         tcsolve.factor(gauss(), device="cuda")

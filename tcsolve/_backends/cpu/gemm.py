@@ -143,7 +143,7 @@ def _scaled(x, exponent):
     """Return x 2**exponent, rounded once; the exponents are at most 2 * LARGEST_FACTOR."""
     first = np.minimum(exponent, LARGEST_FACTOR)
     y = x * _power(first)
-    if (exponent > first).any():  # then x is subnormal, and the first product is exact
+    if (exponent > first).any():  # then |x| < 2**-112, and the first product is exact
         y *= _power(exponent - first)
     return y
 

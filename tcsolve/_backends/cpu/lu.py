@@ -1,8 +1,9 @@
 """The primitives of the LU on NumPy: LAPACK factors the strips, updates emulate tensor cores.
 
 The operands of an emulated update are rounded to the format and multiplied in FP32.  There the product of two
-11-bit numbers is exact, so an update differs from that of tensor cores only in the order of the sums.  An
-`Update` with `Sums` has the sums of tensor cores, too.  Tests of the GPU compare with this code.
+11-bit numbers is exact, so an update differs from that of tensor cores only in the order and the truncation
+of the sums.  An `Update` with `Sums` has the sums of tensor cores, too.  Tests of the GPU compare with this
+code.
 """
 
 import functools
@@ -213,7 +214,7 @@ class HostLU:
 def column_max(v):
     """As `Ops.column_max`."""
     if v.dtype.kind == "c" or v.size <= FEW_ENTRIES:
-        # NumPy reduces short runs of memory slowly, so columns of few entries should not be such runs.
+        # NumPy is slow if it reduces short contiguous runs.  So for short columns, make the rows contiguous.
         return np.maximum.reduce(np.abs(v, order="C" if len(v) < v.shape[1] else "K"))
     # Faster if |v| does not stay in the cache.
     return np.maximum(np.abs(np.maximum.reduce(v)), np.abs(np.minimum.reduce(v)))

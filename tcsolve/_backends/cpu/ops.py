@@ -90,7 +90,7 @@ class NumpyOps:
             return out
 
     def gemm(self, job):
-        cpu_gemm.gemm(job)  # nothing is repeated: the checks are short compared with any product
+        cpu_gemm.gemm(job)  # no function that repeats it is returned: the checks take little time
 
     def product(self, a, x, adjoint=False, triangle=None):
         if a.ndim > 2:

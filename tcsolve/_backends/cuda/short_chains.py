@@ -24,7 +24,8 @@ __all__ = ["checked", "product"]
 
 # Up to this n a product is one block.  Beyond this number of columns, long sums are formed and checked.
 ONE_BLOCK, MOST_COLUMNS = 32, 256
-# The number of columns that one call of gemv multiplies; it has several chains for each entry.
+# The number of columns of a column-major matrix that one call of gemv multiplies; gemv has several chains for
+# each entry.
 GEMV_COLUMNS = 1024
 # The sums of one call have at most ENTRIES entries in all, or, if that is more, a part 1 / ROOM of the number
 # of entries of A.  One sum is always allowed.

@@ -37,8 +37,8 @@ REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 EMULATED_OPERANDS = {1: 4, 3: 11}
 # The same if the sums are emulated, too.  Then each product has a result of its own.
 OPERANDS_OF_SUMS = 15
-# Number of matrices of the size of A that an LU needs if it rounds every operation.  NumPy converts to FP16
-# alone; other formats are rounded as integers.
+# Number of matrices of the size of A that an LU needs if it rounds every operation.  NumPy converts to
+# FP16, but not to the other formats: to these, numbers are rounded by integer arithmetic on their bits.
 ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
 # Up to this many right-hand sides, our own kernels do the triangular solves.
 FEW_COLUMNS = 4
@@ -135,7 +135,8 @@ H200 = Rates(
     host_bandwidth=1.0e10,
 )
 
-# Below this n, 'auto' always takes FP64: it is cheap, and its factors show even the smallest rcond.
+# Below this n, 'auto' takes FP64 for answers in FP64: it is cheap, and its factors show even the smallest
+# rcond.
 LEAST_LOW = 200
 
 # FP64 multiply-adds per clock and multiprocessor by compute capability; all other devices have 2.

@@ -50,10 +50,10 @@ class Factorization:
 
     `tcsolve.factor` makes it.  If a right-hand side does not converge with the current factors, the next more
     precise factorization replaces them, for this solve and all later ones.  On the CPU, with
-    ``precision='auto'``, FP64 factors replace FP32 factors when the corrections so far are predicted to have
-    taken as much time as an FP64 factorization.  Threads
-    may share a factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a
-    device it cannot, and a forked child process cannot use it.
+    ``precision='auto'``, FP64 factors replace FP32 factors once the solves so far are predicted to have lost
+    as much time, compared with FP64 factors, as an FP64 factorization takes.  Threads may share a
+    factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a device it
+    cannot, and a forked child process cannot use it.
 
     Attributes
     ----------
@@ -138,7 +138,8 @@ class Factorization:
         LinAlgWarning
             rcond is below machine epsilon, or not known.
         AccuracyWarning
-            The backward error of x misses the bound.
+            The backward error of x misses the bound, x leaves the range of its dtype, or x is not as accurate
+            as a double-double residual promises.
 
         Examples
         --------

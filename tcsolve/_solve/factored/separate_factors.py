@@ -1,4 +1,7 @@
-"""The factors of each matrix of a stack by itself, in precisions in which no whole stack is factored."""
+"""Factors of each matrix of a stack by itself, for precisions other than FP64.
+
+Only in FP64 there are routines that factor a whole stack.
+"""
 
 from typing import Any, NamedTuple
 

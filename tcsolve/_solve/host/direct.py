@@ -172,7 +172,7 @@ def _solved(problem, factors, is_singular, way, watched):
     matrix, rhs = problem.matrix, problem.rhs
     how = factors, problem.norm, problem.dtype
     if way.plan:
-        return _refined_by_plan(matrix, rhs, *how, way.plan, watched)
+        return _refined_by_plan(matrix, rhs, *how, way.plan, watched=watched)
     if problem.ordinary and not is_singular:
         return _refined(problem.band or matrix, rhs, *how)
     near, of_b = _near_one(rhs, 0)
@@ -309,7 +309,7 @@ def _is_of_ordinary_size(size, b):
     return np.minimum.reduce(size) > 1 / TOP or bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
 
 
-def _refined_by_plan(a, b, factors, norm, dtype, plan, watched):
+def _refined_by_plan(a, b, factors, norm, dtype, plan, *, watched):
     """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None.
 
     Only if `watched`, the history is complete.
@@ -343,7 +343,7 @@ def _refined_by_plan(a, b, factors, norm, dtype, plan, watched):
 
 
 def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):
-    """Return (x, errors, steps, history) by the loop that refines with every plan, or None."""
+    """Return (x, errors, steps, history) by the general loop, which supports every `Plan`, or None."""
     operator = Operator.of(numpy_ops, a, norm)
     state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
     if not (state.all_converged and _is_of_ordinary_size(numpy_ops.column_max(state.x), b)):

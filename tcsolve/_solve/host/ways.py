@@ -102,7 +102,8 @@ def _way_of_one_panel(ops, a, precision):
     """
     plan = precision if isinstance(precision, Plan) else _named(precision)
     if plan.update == "auto" or plan.method in ("gmres", "cg") or plan.preconditioner == "fp64":
-        return None  # the ladder chooses the rung; it has Cholesky factors, and applies factors in FP64
+        # The ladder chooses the rung for 'auto', has Cholesky factors for 'cg', and applies factors in FP64.
+        return None
     how = update_named(plan.update)
     if how.storage == "float64":
         return None

@@ -48,7 +48,7 @@ class ConditionEstimate:
         return twin
 
     def keep(self, made):
-        """Keep the estimate with the factorization of this number for the present factors, if it is known."""
+        """Take the estimate of factorization number `made`, if there is one, for the present factors too."""
         if self._known[0] == made:
             self._known = self.ladder.made, self._known[1]
 

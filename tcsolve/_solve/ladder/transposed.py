@@ -28,7 +28,7 @@ class TransposedLadder:
 
     @property
     def fell_back(self):
-        """As that of the `Ladder`, which has it for A too."""
+        """As `Ladder.fell_back`; the ladders of A and of its transpose share it."""
         return self._ladder.fell_back
 
     @fell_back.setter

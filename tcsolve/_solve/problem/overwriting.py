@@ -21,7 +21,7 @@ def is_lent(overwrite, x, other):
 
 
 def in_lent_memory(way, a):
-    """Return (way, copy of a): the way factors the copy of an FP64 matrix in the memory of a.
+    """Return (way, copy of a); for an FP64 matrix, the way stores the factors in the memory of a.
 
     The residual needs the copy.
     """

@@ -30,7 +30,7 @@ class Request(NamedTuple):
     """The checked options of a solve.
 
     `with_fp64` tells whether the residual is the usual one.  Without `estimate`, only x and its status are
-    wanted.  Then rcond may be a lower bound instead of an estimate, if this bound is at least machine
+    wanted.  Then rcond may be a bound instead of an estimate, if rcond is known to be at least machine
     epsilon, and the ladder does not time its phases.
     """
 
@@ -67,8 +67,8 @@ def check_solve(a, b, assume_a, options):
         a = a.reshape(1, -1)
     if transposed and a.dtype.kind == "c":
         raise NotImplementedError(
-            "scipy.linalg.solve can currently not solve a^T x = b for a complex a, and tcsolve.solve "
-            "does the same: pass a.T (or a.conj().T) instead of transposed=True"
+            "scipy.linalg.solve can currently not solve a^T x = b for a complex a, nor can tcsolve.solve: "
+            "pass a.T (or a.conj().T) instead of transposed=True"
         )
     one = a.size == 1 and _is_one_element(a, b)
     shape = None if one else check_shapes(a, b)[0]

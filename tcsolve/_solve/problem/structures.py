@@ -17,7 +17,8 @@ BANDS = {
     "upper triangular": (0, math.inf),
     "lower triangular": (math.inf, 0),
 }
-# A matrix is treated as banded if it has at most n / NARROW_BAND diagonals besides the main one.
+# A matrix is treated as banded if it has at most two, or at most n / NARROW_BAND, diagonals besides the main
+# one.
 NARROW_BAND = 8
 # Up to this n, NumPy compares a matrix with its transpose in less time than SciPy.
 FEW_ROWS = 64

@@ -33,7 +33,8 @@ def expects_dominance(ops, a, survey):
     """Tell whether the pivots of an LU of a are expected on its diagonal.
 
     The answer is False if the LU may start before the survey is read (or `survey` is None), so that equal
-    input gives equal bits.  A diagonal entry that equals the sum of the others up to rounding is sufficient.
+    input gives equal bits.  In its row, a diagonal entry may equal the sum of the others, up to rounding.  In
+    its column, the others must sum to less than twice the diagonal entry.
     """
     if survey is None or goes_early(a, ops.early_rows):
         return False

@@ -124,8 +124,8 @@ def look_at(board, system):
     """Return the `_Look` for the numbers in `board`.
 
     A random probe g has entries with mean 0 and variance 1.  On average, the modulus of entry i of A^-1 g is
-    at least 0.7 times the length of row i of A^-1 (Khinchine).  So ||A^-1 g||_1 is on average at least
-    0.7 ||A^-1||_1, and it is at most n times as large.  It is below ||A^-1||_1 / MARGIN only if g is nearly
+    at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average ||A^-1 g||_1 is from
+    0.7 to n times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly
     orthogonal to the dominant row of A^-1.  This happens for one of 100 single probes, and for one of 10^4
     pairs.  So if 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least
     epsilon.

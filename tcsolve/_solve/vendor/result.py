@@ -70,7 +70,8 @@ def solution_of(part, ops, batch, shape, start, planned):
 def unfolded(xp, solution, shape, codes=None):
     """Return the `Solution` of a stack of right-hand sides from the `Solution` of their columns.
 
-    `codes` are those of the statuses (...), by default that of the matrix, or of each answer if it is good.
+    `codes` has the code of each status.  By default each system has the status of `solution`; but if only
+    some right-hand sides are bad, the others have the status of the matrix.
     """
     *batch, n, k = shape
     error = solution.backward_error.reshape(*batch, k)

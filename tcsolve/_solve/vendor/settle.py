@@ -107,7 +107,8 @@ def _step(ops, system, x, factors, error):
 def _step_of_large(ops, system, x, factors, error):
     """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound.
 
-    If the factors have a coarse solver, it makes the first correction.  Columns that still miss the bound are
+    If the factors have a coarse solver, which is faster and accurate to a few digits, it makes the first
+    correction.  Columns that still miss the bound are
     corrected by a solve in FP64.
     """
     norm, size = ops.host(ops.row_stats(system.a[0]).total.max(), ops.xp.abs(x[0]).max(axis=0))

@@ -2,7 +2,7 @@
 
 For each block of BLOCK unknowns, the products with the unknowns that are known already are subtracted.  Then
 its halves are solved for in turn, each by a product with the inverse of a diagonal block.  `three_products`
-computes these products, in FP64 or with numbers of 16 bits.
+computes these products, in FP64, or with sums of two BF16 numbers, which have 16 significant bits.
 """
 
 import cupy
@@ -89,7 +89,7 @@ class ComplexColumns:
         return self._solve(rhs, FP64)
 
     def solve_coarsely(self, rhs):
-        """As `solve`, with numbers of 16 bits."""
+        """As `solve`, with sums of two BF16 numbers, which have 16 significant bits."""
         return self._solve(rhs, COARSE)
 
     def _solve(self, rhs, numbers):
@@ -173,9 +173,9 @@ def _inverted(triangles, uplo):
     """Return the inverses of triangles T, one below the other, and the largest loss of accuracy.
 
     The residual of a product with the computed inverse is at most about u |T| |T**-1| |T| |x|.  The loss is
-    the largest entry of |T| |T**-1| |T| e relative to that of |T| e, where e has ones.  It does not depend on
-    the scaling of columns, so that one small pivot does not make it large.  `uplo` is the triangle that
-    cuBLAS sees.
+    the largest ratio of an entry of |T| |T**-1| |T| e to the same entry of |T| e, where e has ones.  |T|
+    |T**-1| does not depend on the scaling of columns, so one small pivot does not make the loss large.
+    `uplo` is the triangle that cuBLAS sees.
     """
     inverses = cupy.tile(cupy.eye(HALF, dtype=triangles.dtype), (len(triangles), 1, 1))
     solve_triangles(addresses_of(triangles), uplo, OP_N, inverses)

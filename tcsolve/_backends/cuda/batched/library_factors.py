@@ -176,7 +176,7 @@ class StackLU:
         return self._lu.nbytes + (0 if self._pivots is None else self._pivots.nbytes)
 
     def diagonal(self):
-        """Return the pivots (m, n), and the signs of the permutations (m,), before any are `taken`."""
+        """Return the pivots (m, n) and the signs of the permutations (m,); not for factors from `taken`."""
         return cupy.diagonal(self._lu, axis1=1, axis2=2), _signs(self._pivots)
 
     def taken(self, which):

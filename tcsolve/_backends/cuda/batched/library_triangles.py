@@ -1,4 +1,4 @@
-"""Triangular and diagonal matrices, which are their own factors, of one matrix or a stack.
+"""Triangular and diagonal matrices, one or a stack, which are their own factors.
 
 The classes are those that the head of `library_factors` describes.
 """
@@ -104,7 +104,7 @@ class Triangles:
 
 
 def solve_triangles(addresses, uplo, op, rhs, one=None):
-    """rhs[s, j] := T**-1 rhs[s, j] for the column-major triangles T at `addresses`.
+    """rhs[s, j] := op(T)**-1 rhs[s, j] for the column-major triangles T at `addresses`.
 
     A single triangle may be given as the array `one` instead.
     """

@@ -33,7 +33,7 @@ TRIANGLE = 2
 # epsilon, rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has a
 # larger estimate; see `look_at`.
 NEAR = {1: 1e4, 2: 100.0}
-# A band of more diagonals than any matrix has, without mirror images.
+# (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 

@@ -1,4 +1,7 @@
-"""Kernels around the factors of the library: right-hand sides as rows, norms, verdicts, bands as matrices."""
+"""Kernels before and after the factorizations of the libraries.
+
+They copy right-hand sides to rows and bands to full matrices, compute norms, and judge the solutions.
+"""
 
 import cupy
 import numpy as np

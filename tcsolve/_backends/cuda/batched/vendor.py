@@ -1,4 +1,4 @@
-"""What a device does with stacks and with structures, which the algorithms take as `ops.vendor`."""
+"""The primitives of stacks and of structured matrices on a device, which are `ops.vendor`."""
 
 from tcsolve._backends.cuda.batched.complex_columns import bytes_for_columns
 from tcsolve._backends.cuda.batched.library_factors import (

@@ -23,7 +23,7 @@ LARGEST_EXPONENT = 126
 def multiply_add(a, b, fmt, sums, c=None):
     """As `block_sums.multiply_add`, for float32 matrices a and b with any strides.
 
-    c has contiguous rows, and is overwritten by the result if there is one.
+    If c is given, its rows are contiguous, and the result overwrites it.
     """
     (m, k), n = a.shape, b.shape[1]
     out = cupy.empty((m, n), np.float32) if c is None else c

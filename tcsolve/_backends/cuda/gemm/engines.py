@@ -1,7 +1,7 @@
 """Products of matrices on CuPy: the engines of `gemm` and the choice between them.
 
-Every engine computes the product that `tcsolve._backends.cpu.gemm` defines.  They differ only in the order of
-the sums.
+Every engine computes the product that `tcsolve._backends.cpu.gemm` defines.  They differ only in the order
+and the rounding of the sums.
 """
 
 import functools
@@ -39,7 +39,7 @@ __all__ = ["RUN", "fastest", "gemm", "require_formats"]
 
 # Number of rows and columns of a tile of gemm_naive.cu.
 NAIVE_TILE = 32
-# Number of blocks of gemm_wgmma.cu that share the tiles of op(b).
+# Number of blocks of gemm_wgmma.cu in a cluster, which share the tiles of one operand.
 CLUSTER = 2
 # cuBLAS multiplies INT8 only if the sizes are multiples of WORD.  The sizes of copies are rounded up to
 # multiples of 16, which cuBLAS recommends; if it still refuses, to multiples of 128, whole tiles.
@@ -52,8 +52,8 @@ WORD, RUNS_OF_INTEGERS = 4, (16, 128)
 def fastest(product, m, n, k, arch):
     """Return the engine that 'auto' selects.
 
-    This is cuBLAS if it has the product.  Otherwise it is wgmma, if the device has it and the matrices fill
-    its tiles, else wmma.
+    It is wmma for int8, for which cuBLAS may need copies.  Otherwise it is cuBLAS if that has the product;
+    else wgmma, if the device has it and the matrices fill its tiles; else wmma.
     """
     if product.precision == "int8":  # cuBLAS may need copies of the operands
         return "wmma"
@@ -101,7 +101,10 @@ def _check_engine(engine, product, arch):
 
 
 def gemm(job, arch, multiprocessors):
-    """Compute job.out for matrices, as the `Job` says; return a `Repeated` for more of them, or None."""
+    """Compute job.out for matrices, as the `Job` says.
+
+    Return the `Repeated` that computes more products of arrays that are alike, or None.
+    """
     c, out, product, engine = job.c, job.out, job.product, job.engine
     if not rows_contiguous(out):
         _into_other_order(job, arch, multiprocessors)

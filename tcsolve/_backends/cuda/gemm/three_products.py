@@ -36,7 +36,7 @@ THREADS, MOST_BLOCKS = 256, 65535
 
 
 class _Format(NamedTuple):
-    """The numbers of planes: one of FP64, or the sum of two of BF16, which has 16 bits."""
+    """The numbers in planes: FP64, or sums of two BF16 numbers; such a sum has 16 significant bits."""
 
     precision: str  # of the products
     char: str  # of sums of products

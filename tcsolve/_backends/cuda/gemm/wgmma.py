@@ -43,7 +43,8 @@ NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None,
 # A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
 # FP16 overflows if an entry is more than SLACK times as large as expected.
 ROOM, SLACK = 16.0, 2.0
-# Up to this many entries of U, every block that splits a part of U finds the power of two of U itself.
+# Up to this many entries of U, each thread block that splits a part of U also reads all of U, and finds its
+# power of two without another launch.
 FEW_ENTRIES = 1 << 16
 # Number of rows of a triangle that are multiplied at a time.  With fewer rows, fewer zeros are multiplied.
 PIECE = 512
@@ -241,7 +242,10 @@ class Lower(_Triangle):
     """A lower triangular L, for U := L U."""
 
     def apply(self, u, share=None):
-        """u := l u for an FP32 u with contiguous rows; wait first until the panel of `share` is resident."""
+        """u := l u for an FP32 u with contiguous rows.
+
+        The products wait until the panel of `share` is resident.
+        """
         k, n = u.shape
         parts, alpha, work = self._divide(u)
         if share is not None:
@@ -268,7 +272,8 @@ def _defines(how):
 def _scale(u, top, other, multiprocessors):
     """Return (power of two of u, -1 divided by the powers of both operands, words that count tiles)."""
     k, n = u.shape
-    # find_operand_scale.cu uses `work` and leaves it zero, as the product does that takes its tiles from it.
+    # find_operand_scale.cu uses `work` and leaves it zero.  So does the product, which counts its tiles
+    # there.
     scalars, work = cupy.empty(3, cupy.float32), cublas_calls.zeros(TURN_WORDS)
     scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
     args = (scale, alpha, beta, work, u, leading(u), k, n, top, other)

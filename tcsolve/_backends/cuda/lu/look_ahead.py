@@ -40,7 +40,9 @@ def overlap(step, rules):
     try:
         with side, cublas_calls.lane(1):
             step.solve_first()
-        if step.completes:  # a square panel has several strips, so `swaps_known` is True here
+        # This need not wait for `solve_first`: a square panel has several strips, so its own columns are
+        # swapped.
+        if step.completes:
             step.complete()
             side.wait_event(main.record())
         with side, cublas_calls.lane(1):

@@ -334,7 +334,7 @@ def _place_of(w):
 
 
 def _panel_shapes(clusters, context, m, narrow, dominant):
-    """Yield the shapes to try; the device is asked about each only when it is needed, which compiles it."""
+    """Yield the shapes to try; each is checked only when it is needed, because this compiles its kernel."""
     best = _best_shape(clusters, context, m, narrow, dominant)
     shapes = _known_shapes(context[0], m, narrow, dominant)
     if best is not None:

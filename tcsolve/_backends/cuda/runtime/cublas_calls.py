@@ -292,9 +292,10 @@ def gemm_strided(c, a, b, alpha, count):
 def gemm_in_blocks(sums, a, x, c):
     """Store sums, shape (count, m, k), whose sum is a x, in FP64 or complex FP64.
 
-    Each block of c columns of a and c rows of x is multiplied by itself.  sums[j] is the sum of the products
-    of the blocks j, j + count, j + 2 count, ...  a (m, n) and x (n, k) are row-major or column-major views,
-    and there are at least as many blocks as sums.
+    Each block of c columns of a is multiplied by the c rows of x that belong to it.  sums[j] is the sum of
+    the products of the whole blocks j, j + count, j + 2 count, ...; a shorter last block is added to sums[0].
+    a (m, n) and x (n, k) are row-major or column-major views, and there are at least as many whole blocks as
+    sums.
     """
     (most, m, k), n, char, size = sums.shape, len(x), sums.dtype.char, sums.itemsize
     (of_a, ld_a), (of_x, ld_x) = _operand(a), _operand(x)

@@ -125,7 +125,7 @@ class _Buffer:
         self.event = cupy.cuda.Event(block=True, disable_timing=True)
 
     def wait(self, device):
-        """Wait until the last copy has finished, in any thread, which then uses this device."""
+        """Make `device` current in the calling thread, and wait until the last copy has finished."""
         cupy.cuda.runtime.setDevice(device)
         self.event.synchronize()
 
