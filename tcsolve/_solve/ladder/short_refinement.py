@@ -187,19 +187,28 @@ class HostLoop:
             before, is_near = error, error <= self._near
         return None, errors
 
-    def _several(self, b, most, contraction):
-        """Refine for several columns; those that have met the bound are not changed again."""
-        size, steps, history, left = _top(b), np.zeros(b.shape[1], int), [], None
-        # Where b is zero, x is zero, and has met the bound after the first solve.
-        zero = size == 0
-        size = size + zero
-        x, before, is_near = self._solve(b, size), np.inf, self._ahead > 0 or np.inf <= self._near
-        for _ in range(ahead := min(self._ahead, most)):
+    def _corrected_ahead(self, x, b, size, count):
+        """Correct x in place without a look at its errors; return the history if it is watched, else []."""
+        history = []
+        for step in range(count):
             r = self._in_fp64(x, b)
             if self._watched:
-                history.append((steps + len(history), _top(r) / self._norm / (_top(x) + zero)))
+                of_x = _top(x)
+                error = _top(r) / self._norm / (of_x + (of_x == 0))
+                history.append((np.full(b.shape[1], step), error))
             x += self._solve(r, size)
-        steps += ahead
+        return history
+
+    def _several(self, b, most, contraction):
+        """Refine for several columns; those that have met the bound are not changed again."""
+        size, left = _top(b), None
+        # Where b is zero, x is zero, and has met the bound after the first solve.
+        zero = size == 0
+        x, before, is_near = self._solve(b, size + zero), np.inf, np.inf <= self._near
+        ahead, history = min(self._ahead, most), []
+        if ahead:
+            history, is_near = self._corrected_ahead(x, b, size + zero, ahead), True
+        steps = np.full(b.shape[1], ahead)
         for _ in range(most + 1 - ahead):
             size = _top(x) + zero
             r, rest, error = self._measured(x, b, size, is_near)
