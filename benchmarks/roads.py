@@ -8,8 +8,9 @@
 `tcsolve.solve` of CuPy arrays: stacks, small systems, general, complex, symmetric, positive definite and
 triangular ones, with one and with many right-hand sides.  The peers are cupy.linalg.solve, and torch's
 call for the kind: torch.linalg.solve, torch.linalg.cholesky with torch.cholesky_solve, and for triangles
-cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Times are medians of wall clock with a
-synchronised device, from the third call on, for at least 0.05 s.  Every answer is checked before it is timed.
+cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Every answer is checked before it is
+timed.  The solvers of a row take turns of at least 5 ms.  Times are medians of wall clock with a synchronised
+device, from the third call on, for at least 0.05 s.
 A row that fails gives the reason, and the other rows are still measured.
 """
 
@@ -24,8 +25,9 @@ from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_dra
 from tables import source, table
 
 # Seconds that the samples of one solver in one row may take, seconds that they take at least, and their
-# smallest number.
+# smallest number; and the seconds of one turn.
 PATIENCE, LEAST_SECONDS, LEAST_SAMPLES = 0.5, 0.05, 3
+TURN_SECONDS = 0.005
 # The largest backward error of a valid FP64 answer of a peer, and of ours in units of u sqrt(n), with a
 # margin for small systems.
 WRONG, MET = 1e-10, 4
@@ -201,45 +203,66 @@ def free_memory():
         torch.cuda.empty_cache()
 
 
-def wall_seconds(call, repeats):
-    """Return the sorted seconds of a call from the third on, the device idle before and after it."""
+def in_turns(calls, repeats):
+    """Return the sorted seconds of each call from the third on, the device idle before and after it.
+
+    The calls take turns of a few samples, so that a host that is slow for a while slows all of them.
+    """
     import cupy
 
-    samples, device = [], cupy.cuda.Device()
-    for _ in range(2):
+    samples, device = [[] for _ in calls], cupy.cuda.Device()
+    for call in calls:
         call()
-    spent = 0.0
-    while min(len(samples) / LEAST_SAMPLES, spent / LEAST_SECONDS) < 1 or (
-        len(samples) < repeats and spent < PATIENCE
-    ):
-        device.synchronize()
-        start = time.perf_counter()
         call()
-        device.synchronize()
-        samples.append(time.perf_counter() - start)
-        spent += samples[-1]
-    return sorted(samples)
+    device.synchronize()
+    while any(needs_more(found, repeats) for found in samples):
+        for call, found in zip(calls, samples, strict=True):
+            end = time.perf_counter() + TURN_SECONDS
+            while (start := time.perf_counter()) < end:
+                call()
+                device.synchronize()
+                found.append(time.perf_counter() - start)
+    return [sorted(found) for found in samples]
 
 
-def measured(call, a, b, bound, repeats):
-    """Return the time of a solver and the error of its answer, or its failure."""
+def needs_more(samples, repeats):
+    """Tell whether there are too few samples."""
+    spent = sum(samples)
+    is_short = len(samples) < LEAST_SAMPLES or spent < LEAST_SECONDS
+    return is_short or (len(samples) < repeats and spent < PATIENCE)
+
+
+def wall_seconds(call, repeats):
+    """Return the sorted seconds of one call, as `in_turns` does."""
+    return in_turns([call], repeats)[0]
+
+
+def checked(call, a, b, bound):
+    """Return the error of the answer of a solver, or its failure."""
     try:
         error = error_of(a, call(), b)
-        if not error <= bound:
-            return {"error": f"backward error {error:.1e}, not timed"}
-        return {"backward_error": error, **summary(wall_seconds(call, repeats))}
-    except Exception as error:  # the other rows go on
+    except Exception as error:  # the other solvers go on
         return {"error": f"{type(error).__name__}: {error}"}
+    return (
+        {"backward_error": error}
+        if error <= bound
+        else {"error": f"backward error {error:.1e}, not timed"}
+    )
 
 
 def measure(case, repeats):
     """Return the row of a case."""
-    row, (a, b) = {**case._asdict(), "name": case.name, "peers": {}}, system(case)
-    for name, call in peers(case, a, b):
-        row["peers"][name] = measured(call, a, b, WRONG, repeats)
-    bound = MET * 2.0**-53 * math.sqrt(max(case.n, 8))
-    row["tcsolve"] = measured(ours(case, a, b), a, b, bound, repeats)
-    timed = {name: peer["median"] for name, peer in row["peers"].items() if "median" in peer}
+    row, (a, b) = {**case._asdict(), "name": case.name}, system(case)
+    solvers = {**dict(peers(case, a, b)), "tcsolve": ours(case, a, b)}
+    bounds = dict.fromkeys(solvers, WRONG)
+    bounds["tcsolve"] = MET * 2.0**-53 * math.sqrt(max(case.n, 8))
+    found = {name: checked(call, a, b, bounds[name]) for name, call in solvers.items()}
+    good = [name for name in solvers if "error" not in found[name]]
+    times = in_turns([solvers[name] for name in good], repeats)
+    for name, seconds in zip(good, times, strict=True):
+        found[name] |= summary(seconds)
+    row |= {"tcsolve": found.pop("tcsolve"), "peers": found}
+    timed = {name: peer["median"] for name, peer in found.items() if "median" in peer}
     if timed:
         fastest = min(timed, key=timed.get)
         square = case.columns == case.n >= LARGE

@@ -4,6 +4,7 @@ import ast
 import json
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -269,6 +270,27 @@ def test_a_row_of_the_roads_is_ok_missed_or_failed(script, monkeypatch, tmp_path
     text = redraw(roads, monkeypatch, tmp_path / "roads.json", rows)
     assert "| general, gauss | 2048 | 16 | 1.2 | 1 | torch | 0.83 | 1.3 | ok |" in text
     assert "1 of 3 rows are ok" in text
+
+
+def test_the_solvers_of_a_road_take_turns(script, monkeypatch):
+    roads, calls, waits = script("roads"), [], []
+    device = SimpleNamespace(synchronize=lambda: waits.append(len(calls)))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(Device=lambda: device))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+
+    def solver(name, duration):
+        def call():
+            calls.append(name)
+            time.sleep(duration)
+
+        return call
+
+    fast, slow = roads.in_turns([solver("fast", 0.002), solver("slow", 0.01)], 4)
+
+    assert fast == sorted(fast) and slow == sorted(slow) and fast[0] >= 0.002 and slow[0] >= 0.01
+    assert len(slow) == calls.count("slow") - 2 >= 4 and sum(fast) >= roads.LEAST_SECONDS
+    assert "".join(name[0] for name in calls[4:]).count("fs") >= 4  # several turns
+    assert len(waits) == len(calls) - 3  # after each sample, and once before them
 
 
 # ---- many_rhs, rungs, memory -------------------------------------------------------------------
