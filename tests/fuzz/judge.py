@@ -118,8 +118,9 @@ def judge_solution(system, solution, x, theirs):
         excused = statuses[s] is Status.STALLED and not system.fallback
         if (
             statuses[s] is Status.UNDERFLOW
-        ):  # then no x is better, though the error of another may be less
-            excused = is_rounded_solution(system.a[s], x[s], system.b[s])
+        ):  # then the error of another x may be less only by chance
+            here = system.a[s], x[s], system.b[s]
+            excused = is_rounded_solution(*here) or _is_faint(*here, bound)
         if statuses[s] in MISSES and not excused and theirs.x is not None:
             if _error(system.a[s], theirs.x[s], system.b[s]) <= bound:
                 ratio = _error(system.a[s], x[s], system.b[s]) / bound
@@ -135,6 +136,18 @@ def _error(a, x, b):
     """Return an upper bound on the largest backward error of the columns."""
     error, radius = backward_errors(a, x, b)
     return float(np.max(error + radius))
+
+
+def _is_faint(a, x, b, bound):
+    """Tell whether x misses the bound by no more than the rounding of subnormal numbers may cause."""
+    error, radius = backward_errors(a, x, b)
+    info, top = np.finfo(x.dtype), np.abs(x).max(axis=0)
+    with np.errstate(all="ignore"):
+        # Half the spacing of the entries; for complex ones each part is rounded.
+        rounding = float(info.smallest_subnormal) / top * (0.75 if x.dtype.kind == "c" else 0.5)
+    missed = ~(error + radius <= bound)
+    faint = (top > 0) & (top < info.tiny) & (error <= bound + rounding)
+    return bool(missed.any() and faint[missed].all())
 
 
 def error_complaints(a, x, b, reported, status, bound, rounding=None):

@@ -298,6 +298,19 @@ def test_giving_up_where_scipy_does_not_is_seen(status):
     assert any("SciPy's answer" in sentence for sentence in verdict(lie, a, b, their_x=theirs))
 
 
+@pytest.mark.parametrize("spacings, excused", [(1, True), (2, False), (1000, False)])
+def test_an_underflow_is_excused_only_by_the_rounding_of_subnormal_numbers(spacings, excused):
+    a, x = np.array([[1.0, 1.0], [0.0, 1.0]]), np.array([[2.0**-1025], [2.0**-1026]])
+    b = a @ x  # exactly
+    off = x + np.array([[0.0], [spacings * 2.0**-1074]])
+    error, _ = exact.backward_errors(a, off, b)
+    told = solve_ex(a, np.ones((2, 1)))
+    lie = {"status": Status.UNDERFLOW, "statuses": np.array(Status.UNDERFLOW)}
+    told = dataclasses.replace(told, x=off, backward_error=error, rcond=exact.rcond(a), **lie)
+    found = verdict(told, a, b, their_x=x[None])
+    assert not found if excused else any("SciPy's answer" in sentence for sentence in found)
+
+
 def test_a_condition_far_from_the_true_one_is_seen():
     a, b = a_system()
     solution = solve_ex(a, b)
