@@ -6,13 +6,14 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 import scipy.linalg
-from bounds import lu_error
+from bounds import host, lu_error
 from watched import Watched
 
 from tcsolve import matrices
 from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.lu import HostLU, HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._backends.select import ops_for
 from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
 
@@ -467,3 +468,25 @@ def test_entries_of_l_that_are_larger_than_1_are_told(entry, told):
     HostLU().operand(l, UPDATES["fp64"], bound=bound)
 
     assert bound == [told]
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("n, k", [(1, 256), (70, 255), (70, 256), (300, 300)])
+def test_the_factors_of_the_library_solve_for_many_columns(xp, dtype, order, n, k):
+    rng, ops = np.random.default_rng(n + k), ops_for(xp.ones(1))
+    a, b = rng.standard_normal((n, n)), rng.standard_normal((n, k))
+    if dtype in "FD":
+        a, b = a + 1j * rng.standard_normal((n, n)), b - 1j * rng.standard_normal((n, k))
+    a, b = a.astype(dtype), b.astype(dtype)
+    factors, zero_pivot = ops.lu.getrf(xp.asarray(a, order=order), np.dtype(dtype))
+    assert zero_pivot == 0
+    for adjoint in (False, True):
+        x = host(factors.solve(xp.asarray(b), adjoint)).astype(np.result_type(dtype, float))
+        full = (a.T.conj() if adjoint else a).astype(x.dtype)
+        error = (
+            np.abs(b - full @ x).max(axis=0)
+            / np.abs(full).sum(axis=1).max()
+            / np.abs(x).max(axis=0)
+        )
+        assert (error <= 16 * n**0.5 * np.finfo(dtype).eps).all()
