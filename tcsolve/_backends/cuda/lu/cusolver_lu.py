@@ -31,8 +31,10 @@ class Factors(NamedTuple):
         The row that was swapped with row j, for j = 0, 1, ...; `pivots` are the same on the device, 1-based.
     transposed : bool
         Whether t is the transpose of the matrix.
-    order, inverses : array or None
-        The order of the rows, and the inverses of diagonal blocks, if `substitute` supports the dtype.
+    order : ndarray of int
+        Row i of L U is row order[i] of t.
+    rows, inverses : array or None
+        `order` on the device, and the inverses of diagonal blocks, if `substitute` supports the dtype.
     """
 
     lu: Any
@@ -40,6 +42,7 @@ class Factors(NamedTuple):
     pivots: Any
     transposed: bool
     order: Any
+    rows: Any
     inverses: Any
 
     @turns_into_memory_error
@@ -63,7 +66,7 @@ class Factors(NamedTuple):
         if conjugate:
             cupy.conj(x, out=x)
         if x.shape[1] >= MANY:
-            solve_many(lu, order_of(self.swaps), x, op)
+            solve_many(lu, self.order, x, op)
         else:
             info = cupy.empty(1, cupy.int32)
             getrs = getattr(cusolver, PREFIX[lu.dtype.char] + "getrs")
@@ -79,9 +82,9 @@ class Factors(NamedTuple):
         lu, b = self.lu, b.astype(np.float64, copy=False)
         # t is a.T if `transposed`, else a.  A solve with t is a transposed solve with the factors lu.T.
         if self.transposed != adjoint:  # t.T y = b: solve with U.T, then L.T, then apply P.T
-            x = substitute(lu.T, b, False, self.inverses, None, self.order)
+            x = substitute(lu.T, b, False, self.inverses, None, self.rows)
         else:
-            x = substitute(lu.T, b, True, self.inverses, self.order, None)
+            x = substitute(lu.T, b, True, self.inverses, self.rows, None)
         return x.astype(lu.dtype, copy=False)
 
 
@@ -94,14 +97,15 @@ def factored(a, dtype, overwrite_a):
     t = cupy.array(t, order="F") if copies else cupy.asfortranarray(made)
     lu, pivots, info = getrf_in_place(t)
     info, swaps = info.get(), pivots.get() - 1
-    order = inverses = None
+    order, rows, inverses = order_of(swaps), None, None
     if lu.dtype.char in TRSV_BLOCK:
-        order = cupy.asarray(order_of(swaps))
+        rows = cupy.asarray(order)
         # The lower triangle of lu.T is U.T, and the upper one is L.T.
         inverses, condition = invert_diagonal_blocks(lu.T, unit_lower=False)
         if not inverses_serve(float(condition[0]), lu.dtype.char):
             inverses = None
-    return Factors(lu, swaps, pivots, transposed, order, inverses), max(int(info[0]), 0)
+    found = Factors(lu, swaps, pivots, transposed, order, rows, inverses)
+    return found, max(int(info[0]), 0)
 
 
 def _handle():
