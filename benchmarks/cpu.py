@@ -72,9 +72,9 @@ def share_of_rcond(n, repeats):
 
 
 def in_hindsight(n, repeats, most=40):
-    """Return the row of the largest ratio, over k = 1, 2, ..., of the times to factor and solve k times.
+    """Return the row of the largest ratio of two times to factor and solve k times, over k = 1, 2, ...
 
-    It is the time of 'auto', relative to that of the faster of FP32 and FP64.
+    The first time is that of 'auto'.  The second one is the shorter of those of FP32 and FP64.
     """
     rng = np.random.default_rng(7)
     a, systems = rng.standard_normal((n, n)), rng.standard_normal((most, n))

@@ -130,6 +130,54 @@ def roads_table():
     return table(head, body) + "\n\n" + source(machine, "benchmarks/roads.py")
 
 
+def accurate_table():
+    """Return what an accurate x costs on the host, for one size."""
+    machine, rows = load("accurate.json")
+    body = []
+    for pair in accurate_pairs(rows, 1000):
+        usual, accurate = pair
+        errors = f"{usual['error']:.0e}", f"{accurate['estimate']:.1e}"
+        body.append(
+            [f"{usual['cond']:.0e}", usual["precision"], *map(in_milliseconds, pair), *errors]
+        )
+    head = ["condition number", "first factors", "`'fp64'`, ms", "`'double-double'`, ms"]
+    head += ["error of x before", "after (estimate)"]
+    return table(head, body) + "\n\n" + source(machine, "benchmarks/accurate.py")
+
+
+def accurate_gpu_table():
+    """Return what an accurate x costs on a GPU, with FP64 factors."""
+    machine, rows = load("accurate_cuda.json")
+    rows = [row for row in rows if row["precision"] == "fp64"]
+    body = [
+        [n, f"{pair[0]['cond']:.0e}", *map(in_milliseconds, pair)]
+        for n in dict.fromkeys(row["n"] for row in rows)
+        for pair in accurate_pairs(rows, n)
+    ]
+    head = ["n", "condition number", "`'fp64'`, ms", "`'double-double'`, ms"]
+    return table(head, body) + "\n\n" + source(machine, "benchmarks/accurate.py --cuda")
+
+
+def accurate_pairs(rows, n):
+    """Yield the rows with FP64 and with double-double residuals of each system and first precision."""
+    here = [row for row in rows if row["n"] == n]
+    for first in here:
+        if first["residual"] == "fp64":
+            known = first["cond"], first["precision"]
+            yield (
+                first,
+                next(
+                    row
+                    for row in here
+                    if (row["cond"], row["precision"]) == known and row["residual"] != "fp64"
+                ),
+            )
+
+
+def in_milliseconds(row):
+    return f"{1e3 * row['seconds']:.3g}"
+
+
 def ratios(rows):
     """Return the smallest and the largest ratio of the time of the fastest peer to ours, as a cell."""
     found = [row["peers"][row["fastest"]]["median"] / row["tcsolve"]["median"] for row in rows]
@@ -351,6 +399,8 @@ TABLES = {
     "paths": paths_table,
     "binaries": binaries_table,
     "roads": roads_table,
+    "accurate": accurate_table,
+    "accurate-gpu": accurate_gpu_table,
 }
 
 
