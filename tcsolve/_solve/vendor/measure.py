@@ -28,6 +28,7 @@ __all__ = [
     "measure",
     "measure_again",
     "ordinary",
+    "safe_errors",
 ]
 
 # Number of rows of the result of `vendor.measure`, besides two for each right-hand side.
@@ -43,9 +44,9 @@ MARGIN = 100
 
 
 def measure(ops, system, y, info, board):
-    """Return (system, x): x (m, n, k) in its dtype, and the system with `ax` if A x was computed.
+    """Return (system, x), and fill `board` with the norms that verify x (m, n, k), which has its final dtype.
 
-    Fill `board` with the norms that verify x.
+    The system has `ax` or `residuals` if these were computed.
 
     Parameters
     ----------
@@ -61,8 +62,10 @@ def measure(ops, system, y, info, board):
     """
     a, b, (m, n, k) = system.a, system.b, system.b.shape
     if _is_one(ops, b):
-        band = (system.band or ALL_READ)[:2]
-        return system, ops.vendor.measure_one(a[0], band, y[0], b[0], info, board)[None]
+        # Triangles and Cholesky factors rarely need a correction, which starts from the residual.
+        r = ops.xp.empty((1, k, n), y.dtype) if system.kind == "general" else None
+        x = _measure_one(ops, system, y, info, board, r)
+        return system._replace(residuals=r), x
     x, found = _as_answer(ops, y[:, :k], b.dtype), board[SEEN:]
     if m > 1 or n <= MEASURED_AT_ONCE:
         ops.vendor.measure(a, x, b, y[:, k:], info, found)
@@ -80,19 +83,23 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has the matrices that its structure describes.  `residuals`, an array like y, receives b - A x.
-    The rows of the board are those of `measure`, without numbers of probes and factors.
+    `system` has the matrices that its structure describes, unless it is one that `measure_one` measures.
+    `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, without
+    numbers of probes and factors.
     """
     a, b, (m, _, k) = system.a, system.b, system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if _is_one(ops, b):
-        rest = None if residuals is None else residuals[0]
-        x = ops.vendor.measure_one(a[0], ALL_READ[:2], y[0], b[0], None, board, residuals=rest)
-        x = x[None]
-    else:
-        x = _as_answer(ops, y, b.dtype)
-        ops.vendor.measure(a, x, b, y[:, :0], None, board[SEEN:], residuals=residuals)
+        return _measure_one(ops, system, y, None, board, residuals), board
+    x = _as_answer(ops, y, b.dtype)
+    ops.vendor.measure(a, x, b, y[:, :0], None, board[SEEN:], residuals=residuals)
     return x, board
+
+
+def _measure_one(ops, system, y, info, board, residuals):
+    args = system.a[0], (system.band or ALL_READ)[:2], y[0], system.b[0], info, board
+    r = None if residuals is None else residuals[0]
+    return ops.vendor.measure_one(*args, residuals=r)[None]
 
 
 def _is_one(ops, b):
@@ -157,24 +164,30 @@ def errors_on(board, system):
 
 
 def ordinary(board, system):
-    """Return (rcond, errors) of one system that meets the bound and is not extreme, or None.
+    """Return (rcond, errors) of one system that may miss the bound, or None unless it is ordinary otherwise.
 
     This is `look_at` for one system, which takes a fraction of the time.
     """
-    numbers, k = board[:, 0], system.b.shape[2]
+    numbers = board[:, 0]
     difference, largest, beyond, spoilt, zero = numbers[:SEEN].tolist()
-    inf, one, grown, info = numbers[SEEN : SEEN + MEASURED].tolist()
-    rest, size = numbers[SEEN + MEASURED :][:k], numbers[SEEN + MEASURED + k :]
+    _, one, grown, info = numbers[SEEN : SEEN + MEASURED].tolist()
     agrees = beyond == 0 or difference <= tolerance(system) * largest
     if system.kind in TRIANGULAR:
         info = zero
-    if not (agrees and spoilt == 0 == info and 1 / SAFE < inf < SAFE and 0 < one < SAFE):
+    if not (agrees and spoilt == 0 == info and 0 < one < SAFE and 0 < grown < SAFE):
         return None
-    if not (0 < grown < SAFE and 1 / SAFE < size.min() and size.max() < SAFE):  # False for a NaN
-        return None
-    error = rest / inf / size
-    least = min(1 / one / grown, 1.0)
-    return (least, error) if error.max() <= system.bound and least >= _least(system) else None
+    least, error = min(1 / one / grown, 1.0), safe_errors(numbers, system)
+    return None if error is None or least < _least(system) else (least, error)
+
+
+def safe_errors(numbers, system):
+    """Return the backward errors (k,) from the numbers of one system, or None if the norms are extreme."""
+    k, inf = system.b.shape[2], numbers[SEEN]
+    rest, size = numbers[SEEN + MEASURED :][:k], numbers[SEEN + MEASURED + k :]
+    is_safe = (
+        1 / SAFE < inf < SAFE and 1 / SAFE < size.min() and size.max() < SAFE
+    )  # False for a NaN
+    return rest / inf / size if is_safe else None
 
 
 def limits(system):

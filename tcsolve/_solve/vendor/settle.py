@@ -8,6 +8,7 @@ from tcsolve._solve.vendor.measure import (
     look_at,
     measure_again,
     ordinary,
+    safe_errors,
 )
 from tcsolve._solve.vendor.rcond import rconds_of
 from tcsolve._solve.vendor.repair import repair
@@ -28,11 +29,12 @@ __all__ = ["settled"]
 def settled(ops, system, x, factors, board):
     """Return the `Part` from the measured numbers on the host, or None if the ladder must solve a system."""
     m, _, k = system.b.shape
-    steps = np.zeros((m, k), np.int64)
     is_known = system.exact or not system.estimate
     if m == 1 and is_known and (one := ordinary(board, system)):
-        (least, error), no = one, np.zeros(1, bool)
-        return Part(x, np.zeros(1, np.int8), np.array([least]), error[None], steps, no, no)
+        if (part := _settled_one(ops, system, x, factors, *one)) is not None:
+            return part
+        system = system._replace(residuals=None)  # the factors may have solved in their memory
+    steps = np.zeros((m, k), np.int64)
     look = look_at(board, system)
     part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)
@@ -52,6 +54,20 @@ def settled(ops, system, x, factors, board):
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
+
+
+def _settled_one(ops, system, x, factors, least, error):
+    """Return the `Part` of one ordinary system if x, or x corrected once, meets the bound; else None."""
+    steps = int(not error.max() <= system.bound)  # 1 for a NaN
+    if steps:
+        if system.residuals is None:
+            return None
+        x, board = _corrected_by(ops, system, x, factors, system.residuals)
+        error = safe_errors(ops.host(board)[0][:, 0], system)
+        if error is None or not error.max() <= system.bound:
+            return None
+    code, no = np.array([CONVERGED], np.int8), np.zeros(1, bool)
+    return Part(x, code, np.array([least]), error[None], np.full((1, len(error)), steps), no, no)
 
 
 def _set_rconds(ops, system, part, wanted, factors):
@@ -93,15 +109,27 @@ def _step(ops, system, x, factors, error):
     m, n, k = x.shape
     if m == 1 and n > MEASURED_AT_ONCE and not ops.vendor.measures_one(k):
         return _step_of_large(ops, system, x, factors, error)
-    xp = ops.xp
-    y = ops.converted(x, np.result_type(x.dtype, np.float64)).swapaxes(1, 2).copy()
-    r = xp.empty_like(y)
-    measure_again(ops, system, y, r)
-    with np.errstate(all="ignore"):
-        y += factors.solve(r)
-    x, board = measure_again(ops, system, y)
+    r = system.residuals
+    if r is None:
+        y = _rows(ops, x).copy()
+        r = ops.xp.empty_like(y)
+        measure_again(ops, system, y, r)
+    x, board = _corrected_by(ops, system, x, factors, r)
     error, met, _ = errors_on(*ops.host(board), system)
     return x, np.where(met[:, None], error, np.inf), np.ones((m, k), np.int64)
+
+
+def _corrected_by(ops, system, x, factors, r):
+    """Return x + A^-1 r and its board on the device; r (m, k, n) is overwritten."""
+    with np.errstate(all="ignore"):
+        y = factors.solve(r)
+        y += _rows(ops, x)
+    return measure_again(ops, system, y)
+
+
+def _rows(ops, x):
+    """Return x (m, n, k) as rows (m, k, n), in FP64 or complex128."""
+    return ops.xp.swapaxes(ops.converted(x, np.result_type(x.dtype, np.float64)), 1, 2)
 
 
 def _step_of_large(ops, system, x, factors, error):

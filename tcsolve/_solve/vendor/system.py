@@ -71,6 +71,9 @@ class System(NamedTuple):
     # applies to all matrices, without it to those that may have an rcond below epsilon.
     exact: bool = False
     ax: Any = None  # A x (n, k) for the first answer x of one large system, if it was computed
+    residuals: Any = (
+        None  # b - A x (1, k, n) for the first answer x of one other system, if it was computed
+    )
 
     @property
     def bound(self):

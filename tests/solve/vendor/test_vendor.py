@@ -620,16 +620,56 @@ class RoughVendor(HostVendor):
 @pytest.mark.parametrize("n", [40, 300])
 @pytest.mark.parametrize("kind", ["general", "positive definite", "lower triangular"])
 @pytest.mark.parametrize("dtype", "dD")
-def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(dtype, kind, n):
+@pytest.mark.parametrize("estimate", [False, True])
+def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(
+    dtype, kind, n, estimate
+):
     road = HostRoad()
     road.ops.vendor = RoughVendor()
     a, b = matrices(kind, dtype, n), right_hand_sides(dtype, n, 2)
 
-    found = road.solve_ex(a, b, assume_a=kind)
+    found = road.solve_ex(a, b, assume_a=kind, estimate=estimate)
 
     assert found.status is Status.CONVERGED and (found.iterations == 1).all()
     assert len(road.ops.vendor.factored) == 1
     assert ratio(a, found.x, b) <= MET
+
+
+class SpoiltVendor(HostVendor):
+    """Its first solutions have errors of 1e-11, and each correction is multiplied by `factor_of_second`."""
+
+    def __init__(self, factor_of_second):
+        super().__init__()
+        self.factor_of_second = factor_of_second
+
+    def factor(self, a, kind, columns, careful=False):
+        factors, calls = super().factor(a, kind, columns, careful), []
+        solve = factors.solve
+
+        def spoilt(rhs, adjoint=False):
+            calls.append(rhs.shape)
+            y = solve(rhs, adjoint)
+            y *= self.factor_of_second if len(calls) > 1 else 1 + 1e-11
+            return y
+
+        factors.solve = spoilt
+        return factors
+
+
+@pytest.mark.parametrize("second", [np.nan, np.inf, 1e6, 0.0])
+@pytest.mark.parametrize("kind", ["general", "symmetric"])
+@pytest.mark.parametrize("dtype", "dD")
+def test_after_a_correction_that_does_not_help_the_answer_still_meets_the_bound(
+    dtype, kind, second
+):
+    road = HostRoad()
+    road.ops.vendor = SpoiltVendor(second)
+    a, b = matrices(kind, dtype, 200), right_hand_sides(dtype, 200, 2)
+
+    found = road.solve_ex(a, b, assume_a=kind, estimate=False)
+
+    assert found.status is Status.CONVERGED and ratio(a, found.x, b) <= MET
+    assert (found.backward_error <= found.bound).all()
 
 
 class CoarseVendor(HostVendor):

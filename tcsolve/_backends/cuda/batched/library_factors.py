@@ -38,9 +38,9 @@ CHOLESKY_BY_LU = 48
 # From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
 # right-hand sides.  Those of cuBLAS take up to ten times as long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
-# From this many right-hand sides on, a complex A is factored itself, not its transpose, unless solves by
-# products follow.  The transposed copy takes little time, but solves of cuSOLVER with a transpose take
-# several times as long.
+# A complex A is factored itself, not its transpose, for at least this many right-hand sides and half as many
+# as unknowns, unless solves by products follow.  Then the solves of cuSOLVER with a transpose take more time
+# than the transposed copy.
 TURNED_COLUMNS = 64
 # Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
@@ -68,7 +68,7 @@ def factor(a, kind, columns, careful=False):
         return (PackedCholesky if packs and n >= PACKED_ROWS else Cholesky)(a)
     if m > 1:
         return _lu_of_stack(a)
-    turned = a.dtype.kind == "c" and columns >= TURNED_COLUMNS
+    turned = a.dtype.kind == "c" and columns >= max(TURNED_COLUMNS, n // 2)
     turned = turned and not complex_columns.takes(n, columns)
     return LU(cupy.swapaxes(a, 1, 2) if turned else a, turned)
 
