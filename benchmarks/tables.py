@@ -25,6 +25,7 @@ SCRIPTS = {
     "corrections_steps": "corrections",
     "emulated": "cpu",
     "cpu_ratios": "cpu",
+    "versions_large": "versions",
 }
 SCRIPTS |= {"ablation_removed": "ablation"}  # of paths that the library does not have any more
 SCRIPTS |= {"suitesparse_cpu": "suitesparse", "suitesparse_h200": "suitesparse"}

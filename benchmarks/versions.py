@@ -1,8 +1,9 @@
 """Is the library as fast as an older version of it?
 
     git worktree add ../old COMMIT
-    python benchmarks/versions.py old=../old now=.    # the table
-    python benchmarks/versions.py --draw              # the page from the JSON again; no GPU
+    python benchmarks/versions.py old=../old now=.            # the table
+    python benchmarks/versions.py --large old=../old now=.    # large systems and the matrix of HPL-MxP
+    python benchmarks/versions.py --draw                      # the page from the JSON again; no GPU
 
 Each version runs in a process of its own on the same GPU.  The versions take turns, and the order of a turn
 alternates.  In a turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle
@@ -18,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import hpl_mxp
 from _ablation_paths import DOMINANT, GAUSS
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
@@ -39,6 +41,14 @@ CASES += [
     ("gemm_batched", 16, 8, 15),
     ("gemm_batched", 32, 8, 10),
 ]
+# The LU of the matrix of HPL-MxP in FP16x3 alone, as the library reports its time, and a large system.
+LU = "hpl_mxp, LU in fp16x3"
+LARGE = [
+    (LU, 16384, 8, 3),
+    (LU, 24576, 8, 2),
+    (LU, 32768, 8, 2),
+    (GAUSS, 24576, 8, 2),
+]
 BATCH, UNCOUNTED, ALLOWED = 65536, 2, 1.02
 HEAD = ["what", "n", "before, ms", "now, ms", "now / before"]
 
@@ -52,6 +62,14 @@ def system(what, n):
 
     import tcsolve
 
+    if what == LU:
+        a, b = hpl_mxp.generate(cupy, n)
+
+        def valid(solution):
+            assert hpl_mxp.passed(hpl_mxp.scaled_residual(cupy, a, solution.x, b))
+            assert solution.rungs == ("fp16x3",), solution.rungs
+
+        return lambda: tcsolve.solve_ex(a, b, precision="fp16x3", assume_a="gen"), valid
     rng = cupy.random.default_rng(1)
     if what.startswith("gemm"):
         batch = (BATCH,) if what == "gemm_batched" else ()
@@ -81,21 +99,21 @@ def system(what, n):
 def serve(folder):
     """Answer the requests on standard input.
 
-    [what, n] prepares a case; a number k asks for the times of k calls.
+    [what, n] prepares a case; a number k asks for the times of k calls, or of their factorizations.
     """
     import cupy
 
     import tcsolve
 
     assert Path(tcsolve.__file__).is_relative_to(folder), tcsolve.__file__
-    call, wait = None, cupy.cuda.Device().synchronize
+    call, alone, wait = None, False, cupy.cuda.Device().synchronize
     for line in sys.stdin:
         asked = json.loads(line)
         if isinstance(asked, list):
             call = None
             tcsolve.clear_cache()
             cupy.get_default_memory_pool().free_all_blocks()
-            call, check = system(*asked)
+            (call, check), alone = system(*asked), asked[0] == LU
             for _ in range(4):
                 x = call()
             check(x)
@@ -106,9 +124,11 @@ def serve(folder):
             for _ in range(asked + UNCOUNTED):
                 wait()
                 start = time.perf_counter()
-                call()
+                answer = call()
                 wait()
-                found.append(time.perf_counter() - start)
+                total = time.perf_counter() - start
+                found.append(answer.seconds["factor"] if alone else total)
+                del answer
         print("@" + json.dumps(found[UNCOUNTED:]), flush=True)
 
 
@@ -182,7 +202,9 @@ def main():
         "versions", nargs="*", metavar="NAME=FOLDER", help="the older version first"
     )
     parser.add_argument("--commits", nargs=2, default=("?", "?"), help="the commits of both")
-    parser.set_defaults(json=RESULTS / "versions.json")
+    parser.add_argument("--large", action="store_true", help="the cases of versions_large.json")
+    name = "versions_large.json" if "--large" in sys.argv else "versions.json"
+    parser.set_defaults(json=RESULTS / name)
     options = unless_drawn(parser, page)
     if options is None:
         return
@@ -191,7 +213,7 @@ def main():
     facts["versions"] = dict(zip(folders, options.commits, strict=True))
     with tempfile.TemporaryDirectory() as folder:
         versions = [Version(name, checkout, folder) for name, checkout in folders.items()]
-        for case in CASES:
+        for case in LARGE if options.large else CASES:
             rows.append(measure(versions, *case))
             print(*cells(rows[-1]), sep=" | ", flush=True)
             save(options.json, facts, rows)
