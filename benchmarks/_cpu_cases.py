@@ -72,7 +72,7 @@ def _small():
 
 
 def _low():
-    for n, name in itertools.product((20, 50, 100, 120), ("fp16", "bf16", "fp16x3")):
+    for n, name in itertools.product((4, 10, 20, 50, 100, 120), ("fp16", "bf16", "fp16x3")):
         a, b = _system(n, columns=5 * n)
         ours = lambda a=a, b=b, name=name: tcsolve.solve(a, b, precision=name)  # noqa: E731
         peer = lambda a=a, b=b: scipy.linalg.solve(a, b, assume_a="gen")  # noqa: E731

@@ -34,6 +34,14 @@ class General:
         """Return A**-1 b, (n, k)."""
         return self._factors.solve(b, False)
 
+    def inverted(self, dtype):
+        """Return the function that multiplies b (n, k) by A**-1, which it converts to `dtype`."""
+        lu, swaps, transposed = self._factors
+        # As in `NumpyLU.solve`, other threads must not see that SciPy changes the pivots in place.
+        inverse, _ = lapack_of("getri", lu.dtype)(lu, swaps.copy())
+        gemm, t = blas_of("gemm", dtype), inverse.astype(dtype)
+        return lambda b: gemm(1.0, t, b, trans_a=transposed)
+
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
         return self._factors.gecon(norm_one)
@@ -44,6 +52,7 @@ class Rounded:
 
     def __init__(self, factors, dtype):
         self._factors, self._dtype, self.bad_pivot = factors, dtype, factors.bad_pivot
+        self._times_inverse = None  # the result of `General.inverted`, once it was needed
 
     @classmethod
     def of(cls, a, order="K", factor=General.of):
@@ -56,7 +65,15 @@ class Rounded:
         return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
 
     def solve_sized(self, b, size):
-        """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero."""
+        """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero.
+
+        For at least n columns, this is a product with A**-1 from the factors, which takes a fraction of the
+        time of two triangular solves.
+        """
+        if b.size >= len(b) ** 2 and type(self._factors) is General:
+            if self._times_inverse is None:
+                self._times_inverse = self._factors.inverted(b.dtype)
+            return self._times_inverse(b)
         wide = size if type(size) is np.ndarray else np.float64(size)
         return self._factors.solve(divided(b, size, self._dtype)) * wide
 

@@ -64,7 +64,7 @@ def ways_for(ops, a, columns, structure, precision):
     elif structure == "positive definite":
         return ()  # for the ladder: its LU does not show whether A is definite, so this is tested before
     else:
-        way = _way_of_one_panel(ops, a, precision)
+        way = _way_of_one_panel(ops, len(a), precision)
     return (way,) if way else ()
 
 
@@ -95,7 +95,8 @@ def _named(precision):
     return Plan(precision)
 
 
-def _way_of_one_panel(ops, a, precision):
+@functools.lru_cache(maxsize=256)
+def _way_of_one_panel(ops, n, precision):
     """Return the `Way` if the LU has one panel, whose arithmetic is FP32 for every rung below 'fp64'.
 
     Only trailing updates are rounded to the precision of the rung, and one panel has none.
@@ -107,7 +108,7 @@ def _way_of_one_panel(ops, a, precision):
     how = update_named(plan.update)
     if how.storage == "float64":
         return None
-    if len(a) > (plan.block or widest_panel(ops, len(a), plan.update)):
+    if n > (plan.block or widest_panel(ops, n, plan.update)):
         return None
     return Way(
         functools.partial(Rounded.of, order="K" if how.native else "F"), None, how.name, plan

@@ -187,27 +187,34 @@ class HostLoop:
             before, is_near = error, error <= self._near
         return None, errors
 
-    def _corrected_ahead(self, x, b, size, count):
-        """Correct x in place without a look at its errors; return the history if it is watched, else []."""
-        history = []
-        for step in range(count):
+    def _corrected_ahead(self, x, b, size, zero, count):
+        """Return x after `count` corrections, and the history before them if it is watched, else [].
+
+        No error decides about these corrections.  `zero` tells which columns of b are zero.
+        """
+        answers, residuals = [], []
+        for _ in range(count):
             r = self._in_fp64(x, b)
-            if self._watched:
-                of_x = _top(x)
-                error = _top(r) / self._norm / (of_x + (of_x == 0))
-                history.append((np.full(b.shape[1], step), error))
-            x += self._solve(r, size)
-        return history
+            answers.append(x)
+            residuals.append(r)
+            x = x + self._solve(r, size)  # a new array
+        if not self._watched:
+            return x, []
+        top = np.maximum.reduce(np.abs(np.array([*answers, *residuals])), axis=1)
+        errors = top[count:] / self._norm / (top[:count] + zero)
+        steps = np.arange(count).repeat(b.shape[1]).reshape(count, -1)
+        return x, list(zip(steps, errors, strict=True))
 
     def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""
         size, left = _top(b), None
         # Where b is zero, x is zero, and has met the bound after the first solve.
         zero = size == 0
-        x, before, is_near = self._solve(b, size + zero), np.inf, np.inf <= self._near
+        size = size + zero
+        x, before, is_near = self._solve(b, size), np.inf, np.inf <= self._near
         ahead, history = min(self._ahead, most), []
         if ahead:
-            history, is_near = self._corrected_ahead(x, b, size + zero, ahead), True
+            (x, history), is_near = self._corrected_ahead(x, b, size, zero, ahead), True
         steps = np.full(b.shape[1], ahead)
         for _ in range(most + 1 - ahead):
             size = _top(x) + zero

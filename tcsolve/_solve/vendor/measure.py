@@ -176,7 +176,8 @@ def ordinary(board, system):
         info = zero
     if not (agrees and spoilt == 0 == info and 0 < one < SAFE and 0 < grown < SAFE):
         return None
-    least, error = min(1 / one / grown, 1.0), safe_errors(numbers, system)
+    least = min(1 / one / grown, 1.0)
+    error = safe_errors(numbers, system)
     return None if error is None or least < _least(system) else (least, error)
 
 
