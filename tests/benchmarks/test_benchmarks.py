@@ -269,7 +269,29 @@ def test_a_row_of_the_roads_is_ok_missed_or_failed(script, monkeypatch, tmp_path
     ]
     text = redraw(roads, monkeypatch, tmp_path / "roads.json", rows)
     assert "| general, gauss | 2048 | 16 | 1.2 | 1 | torch | 0.83 | 1.3 | ok |" in text
-    assert "1 of 3 rows are ok" in text
+    assert "1 of 3 rows are ok" in text and "once more" not in text
+
+
+def test_a_row_that_misses_its_limit_is_measured_once_more_and_the_page_has_both(
+    script, monkeypatch, tmp_path
+):
+    roads = script("roads")
+    case = roads.Case("general", "gauss", 2048, 0, 16)
+    row = {**case._asdict(), "name": case.name, "fastest": "torch", "limit": 1.3e-3}
+    row |= {"peers": {"torch": seconds(1e-3)}, "tcsolve": seconds(1.4e-3)}
+    asked = []
+
+    def measure(case, repeats):
+        asked.append((case, repeats))
+        return row | {"tcsolve": seconds(1.1e-3)}
+
+    monkeypatch.setattr(roads, "measure", measure)
+    monkeypatch.setattr(roads, "free_memory", lambda: None)
+    rows = [roads.again(row, 7)]
+
+    assert asked == [(case, 7)] and roads.verdict(rows[0]) == "ok"
+    text = redraw(roads, monkeypatch, tmp_path / "roads.json", rows)
+    assert "general, gauss, n = 2048, 16 right-hand sides: 1.4 of 1.3 ms" in text
 
 
 def test_the_solvers_of_a_road_take_turns(script, monkeypatch):
