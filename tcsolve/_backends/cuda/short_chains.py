@@ -29,7 +29,7 @@ ONE_BLOCK, MOST_COLUMNS = 32, 256
 GEMV_COLUMNS = 1024
 # The sums of one call have at most ENTRIES entries in all, or, if that is more, a part 1 / ROOM of the number
 # of entries of A.  One sum is always allowed.
-ROOM, ENTRIES = 64, 1 << 19
+ROOM, ENTRIES = 64, 1 << 16
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4
 
