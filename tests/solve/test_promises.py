@@ -486,7 +486,7 @@ def test_a_low_rung_gives_up_early_on_many_columns(update, cond):
 
 
 @pytest.mark.parametrize("update", ["fp16", "fp16x3", "fp32"])
-@pytest.mark.parametrize("n, cond", [(8, 1e8), (50, 1e6), (100, 1e14)])
+@pytest.mark.parametrize("n, cond", [(8, 1e6), (8, 1e8), (20, 1e6), (50, 1e6), (100, 1e14)])
 def test_fp64_factors_follow_at_once_for_many_columns_of_few_unknowns(update, n, cond):
     problem = matrices.generate("svd_geo", n, cond=cond, seed=2)
     b = problem.a @ np.random.default_rng(0).standard_normal((n, 5 * n))
@@ -496,6 +496,17 @@ def test_fp64_factors_follow_at_once_for_many_columns_of_few_unknowns(update, n,
     assert many.status is Status.CONVERGED_AFTER_FALLBACK
     assert many.statuses.item() is many.status
     assert many.rungs == (update, "fp64") and many.iterations.max() <= 2
+
+
+@pytest.mark.parametrize("n, columns, fallback", [(8, 40, False), (20, 100, False), (20, 19, True)])
+def test_a_low_rung_is_kept_without_fallback_or_for_fewer_columns(n, columns, fallback):
+    problem = matrices.generate("svd_geo", n, cond=1e5, seed=2)
+    b = problem.a @ np.random.default_rng(0).standard_normal((n, columns))
+
+    found = solve_ex(problem.a, b, precision=Plan("fp16", fallback=fallback), assume_a="gen")
+
+    assert found.status is Status.CONVERGED and found.rungs == ("fp16",)
+    assert found.iterations.max() >= 2
 
 
 # ---- the history

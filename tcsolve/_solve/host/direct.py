@@ -49,6 +49,9 @@ FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 NEAR = 2.0**-40
 # Nearly every system needs this number of corrections with FP32 factors.
 AHEAD = 2
+# Below this rcond, most systems need more corrections.  For few unknowns and at least as many columns, these
+# take longer than factors in FP64.
+FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
 
@@ -78,7 +81,7 @@ def solve_directly(a, b, way, request, tried=None):
     rcond, is_enough = _rcond(problem, factors, is_singular, way, request)
     estimated = time.perf_counter()
     # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
-    if way.plan and not (is_enough or rcond > LOW_EPS / TRUST):
+    if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
     found = _solved(problem, factors, is_singular, way, request.estimate)
     answer = found and _measured(problem, found, a, b, rcond)
@@ -153,6 +156,12 @@ class _Problem(NamedTuple):
             band = band and Band.of(matrix, *way.bands)
         known = norm, norm_one, is_bound, least
         return cls(matrix, band, rhs, request.dtype, paired, *known, ordinary, exponent)
+
+
+def _least_rcond_of_low(b, plan):
+    """Return the rcond below which FP64 factors replace FP32 ones, for b (n, k)."""
+    is_dear = plan.fallback and len(b) <= min(SMALL, b.shape[1])
+    return FAST if is_dear else LOW_EPS / TRUST
 
 
 def _rcond(problem, factors, is_singular, way, request):
