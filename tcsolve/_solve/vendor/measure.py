@@ -185,9 +185,8 @@ def safe_errors(numbers, system):
     """Return the backward errors (k,) from the numbers of one system, or None if the norms are extreme."""
     k, inf = system.b.shape[2], numbers[SEEN]
     rest, size = numbers[SEEN + MEASURED :][:k], numbers[SEEN + MEASURED + k :]
-    is_safe = (
-        1 / SAFE < inf < SAFE and 1 / SAFE < size.min() and size.max() < SAFE
-    )  # False for a NaN
+    # False for a NaN
+    is_safe = 1 / SAFE < inf < SAFE and 1 / SAFE < size.min() and size.max() < SAFE
     return rest / inf / size if is_safe else None
 
 
