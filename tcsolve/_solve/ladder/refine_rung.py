@@ -5,12 +5,19 @@ Each function takes a `Ladder`, or a `TransposedLadder`.
 
 import math
 
+import numpy as np
+
 from tcsolve._arithmetic.formats import update_named
+from tcsolve._backends.cpu.blas import matmul
 from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._solve.choice.cost_model import krylov_worth, step_budget, steps_worth
 
 __all__ = ["applied_in_fp64", "invert", "operator_of", "refine_with", "worth"]
+
+# Up to this n, and for at least n columns, a product with A**-1 takes less time on the host than triangular
+# solves in FP32.
+MOST_INVERTED = 512
 
 
 def invert(ladder, v, adjoint=False, exponent=0):
@@ -41,7 +48,7 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
         ladder.system.ops,
         operator or operator_of(ladder),
         rhs,
-        ladder.rung.correct,
+        _correction(ladder, n, k),
         ladder.plan,
         bound,
         max_steps=budget,
@@ -54,6 +61,15 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
     )
     ladder.note_bytes(k, state.kept)
     return state
+
+
+def _correction(ladder, n, k):
+    """Return the function that multiplies n x k residuals by A**-1 from the current factors."""
+    system, rung = ladder.system, ladder.rung
+    if system.ops.device != "cpu" or rung.is_exact or not n <= min(k, MOST_INVERTED):
+        return rung.correct
+    inverse = rung.correct(np.eye(n, dtype=system.wide))
+    return lambda r: matmul(inverse, r)
 
 
 def worth(ladder, n, k, count=steps_worth):
