@@ -59,7 +59,7 @@ def product(a, x):
 def multiplier(a):
     """Return the function x -> A x of `product` for x of the dtype of a; many products take less time.
 
-    The columns of its results are contiguous.
+    The columns of its results are contiguous, unless the rows of x are.
     """
     t, turned = column_major(a)
 
@@ -71,7 +71,7 @@ def multiplier(a):
             return y.reshape(-1, *x.shape[1:])
         if len(x) <= ONE_BLOCK:
             return blas_of("gemm", a.dtype)(1.0, t, x, trans_a=turned)
-        return _times_matrix(t, turned, np.asfortranarray(x))
+        return _times_matrix(t, turned, x if x.flags.c_contiguous else np.asfortranarray(x))
 
     return times
 
@@ -121,21 +121,23 @@ def _by_parts_of_rows(t, x):
 
 
 def _times_matrix(t, turned, x):
-    """Return T x, or T^T x if `turned`, for column-major T and x (n, k).
+    """Return T x, or T^T x if `turned`, for column-major T, in the order of x (n, k), without a copy of x.
 
-    gemm sums a block in registers, and then adds the sum to y.
+    gemm sums a block in registers, and then adds the sum to y.  BLAS sees row-major x and y as their
+    transposes, so then y^T = x^T T^T is computed.
     """
-    (n, k), m = x.shape, t.shape[turned]
-    y = np.empty((m, k), x.dtype, order="F")
-    gemm, op, beta, to_y = (
-        _routine("gemm", x.dtype.char),
-        b"T" if turned else b"N",
-        ZERO,
-        y.ctypes.data,
-    )
-    rows, columns, lda, ldx = Integer(m), Integer(k), Integer(len(t)), Integer(n)
+    (n, k), m, rows = x.shape, t.shape[turned], x.flags.c_contiguous
+    y = np.empty((m, k), x.dtype, order="C" if rows else "F")
+    gemm, ldt, beta, to_y = _routine("gemm", x.dtype.char), Integer(len(t)), ZERO, y.ctypes.data
+    of_y = (k, m) if rows else (m, k)
+    shape, ldx, ldy = [Integer(v) for v in of_y], Integer(k if rows else n), Integer(of_y[0])
+    op = b"T" if turned != rows else b"N"
     for size, of_t, of_x in _blocks(t, turned, x, _block(n)):
-        gemm(op, b"N", rows, columns, size, ONE, of_t, lda, of_x, ldx, beta, to_y, rows)
+        left, right = (of_t, ldt), (of_x, ldx)
+        ops, factors = (op, b"N"), (*left, *right)
+        if rows:
+            ops, factors = (b"N", op), (*right, *left)
+        gemm(*ops, *shape, size, ONE, *factors, beta, to_y, ldy)
         beta = ONE
     return y
 
@@ -169,7 +171,7 @@ def _blocks(t, turned, x, c):
     of_t, of_x, n = t.ctypes.data, x.ctypes.data, len(x)
     step = t.itemsize * (1 if turned else len(t))
     for i in range(0, n, c):
-        yield Integer(min(c, n - i)), of_t + i * step, of_x + i * x.itemsize
+        yield Integer(min(c, n - i)), of_t + i * step, of_x + i * x.strides[0]
 
 
 @cache

@@ -65,10 +65,10 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
 
 def _correction(ladder, n, k):
     """Return the function that multiplies n x k residuals by A**-1 from the current factors."""
-    system, rung = ladder.system, ladder.rung
-    if system.ops.device != "cpu" or rung.is_exact or not n <= min(k, MOST_INVERTED):
-        return rung.correct
-    inverse = rung.correct(np.eye(n, dtype=system.wide))
+    system, correct = ladder.system, ladder.rung.correct
+    if system.ops.device != "cpu" or _in_fp64(ladder) or n > min(k, MOST_INVERTED):
+        return correct
+    inverse = correct(np.eye(n, dtype=system.wide))
     return lambda r: matmul(inverse, r)
 
 
@@ -102,9 +102,13 @@ def applied_in_fp64(ladder):
     return lambda r: ladder.widened().correct(r)
 
 
+def _in_fp64(ladder):
+    return update_named(ladder.precision).storage == "float64"
+
+
 def _can_widen(ladder):
     """Tell whether the factors are not in FP64, and the memory holds them in FP64 too."""
-    if update_named(ladder.precision).storage == "float64":
+    if _in_fp64(ladder):
         return False
     needed = ladder.system.a.size * ladder.system.wide.itemsize
     return ladder.system.ops.free_bytes(needed) >= needed
