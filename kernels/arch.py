@@ -4,8 +4,8 @@
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 # Clusters exist from CLUSTER_ARCH on.  Every device with clusters can launch PORTABLE_CLUSTER blocks in one.
-# Clusters of 16 blocks need a function attribute and 16 multiprocessors in one GPC, which compute capability
-# 12 lacks.
+# Clusters of 16 blocks need a function attribute, and 16 multiprocessors in one GPC.  From compute capability
+# 11 on, none are launched.
 CLUSTER_ARCH = 90
 SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8

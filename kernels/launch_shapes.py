@@ -1,4 +1,4 @@
-"""The launch shapes of the kernels for LU, triangular solves, refinement and small systems."""
+"""The launch shapes of the kernels for LU, triangular solves, refinement, small systems and emulated sums."""
 
 from typing import NamedTuple
 
@@ -24,15 +24,15 @@ RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# (largest number of rows, threads of a matrix, threads of a block, threads for whose registers there is room)
-# of solve_rows.cu, for real and for complex matrices.
+# (largest number of rows, threads of a matrix, threads of a block, threads for whose registers a
+# multiprocessor has room) of solve_rows.cu, for real and for complex matrices.
 ROWS_SHAPES = (
     ((4, 1, 128, 512), (8, 4, 128, 512), (16, 4, 64, 256), (24, 16, 64, 256), (32, 16, 64, 256)),
     ((4, 2, 128, 512), (8, 8, 128, 512), (16, 16, 128, 256), (32, 32, 64, 256)),
 )
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
-# matrices, and the number of threads for whose registers a multiprocessor has room.  The first one that fits
-# is taken; the last ones are for more right-hand sides than the others hold.
+# matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
+# hold.  A multiprocessor has room for the registers of BLOCK_THREADS threads.
 BLOCK_SHAPES = (
     ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512))
     + ((128, 64, 128), (256, 64, 256)),
@@ -79,7 +79,7 @@ class TrsvShape(NamedTuple):
 
 
 def trsv_shapes(count, arch, multiprocessors):
-    """Return the `TrsvShape` to try for `count` blocks of unknowns: with clusters, if any, then without.
+    """Return each `TrsvShape` to try for `count` blocks of unknowns: with clusters, if any, then without.
 
     Clusters have the portable number of 8 blocks; larger ones were no faster on an H200.
     """
@@ -217,7 +217,7 @@ class SwapShape(NamedTuple):
     most: float
 
     def shared_bytes(self, rows):
-        """Return the bytes of dynamic shared memory: the tiles of L, and `rows` rows that move."""
+        """Return the bytes of dynamic shared memory: the tiles of L, and the `rows` rows that are staged."""
         return 4 * 20 * 16 * sum(range(1, 9)) + 4 * rows * (self.columns + self.padding)
 
     @property
@@ -239,7 +239,7 @@ SWAP_STATIC = 1 << 10
 
 
 def swap_shape(n, rows, arch):
-    """Return the `SwapShape` for n columns with `rows` rows that move; it fits in the memory of `arch`."""
+    """Return the `SwapShape` for n columns with `rows` staged rows; it fits in the memory of `arch`."""
     limit = shared_bytes(arch)
     fit = [s for s in SWAP_SHAPES if s.shared_bytes(rows) + SWAP_STATIC <= limit]
     return next((shape for shape in fit if n <= shape.most), fit[-1])
@@ -256,7 +256,8 @@ class LowerShape(NamedTuple):
     def shared_bytes(k):
         """Return the bytes of dynamic shared memory for k unknowns: four padded blocks of 16 columns of L.
 
-        There are 64 more rows, because rows are updated in pairs, and the second row may not exist.
+        There are 64 more rows: a warp updates two blocks of rows together, which begin 64 rows apart, and the
+        second block may not exist.
         """
         return 4 * (16 + 4) * (4 * -(-k // 16) * 16 + 64)
 
@@ -287,7 +288,7 @@ def emulated_sums(block, fraction, least, emin):
     return {"BLOCK": block, "FRACTION": fraction, "LEAST": least, "EMIN": emin}
 
 
-# Those of all tensor cores and formats in tcsolve/_arithmetic/tensor_cores.py.
+# The macros for all tensor cores and formats in tcsolve/_arithmetic/tensor_cores.py.
 EMULATED_SUMS = tuple(
     emulated_sums(*sums)
     for sums in (

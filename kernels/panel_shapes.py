@@ -12,8 +12,8 @@ from tcsolve.kernels.arch import (
 )
 
 # (threads with rows, rows per thread, leaf width, strip width, helper threads) of a block of panel.cu in a
-# cluster.  A leaf of 128 entries per thread leaves registers for its update.  Few warps make the exchange of
-# pivots short.
+# cluster.  A leaf of at most 128 entries per thread leaves registers for its update.  Few warps make the
+# exchange of pivots short.
 CLUSTER_BLOCKS = ((128, 1, 32, 128, 128), (128, 2, 32, 128, 128), (128, 3, 32, 128, 128))
 CLUSTER_BLOCKS += (
     (128, 4, 32, 96, 128),
@@ -44,7 +44,7 @@ BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4 * 128 + 4) + 16
 
 
 class PanelShape(NamedTuple):
-    """A launch shape of panel.cu: a cluster, or a cooperative grid, for blocks * threads * rows rows.
+    """A launch shape of panel.cu: a cluster or a cooperative grid, for up to blocks * threads * rows rows.
 
     `width` columns are in registers at a time: a leaf.  One launch factors at most `strip` columns.  A block
     has `helpers` further threads without rows.  With `dominant`, which needs large shared memory, the kernel
@@ -66,7 +66,7 @@ class PanelShape(NamedTuple):
         return self.cluster and self.dominant and self._bytes_of(self.strip) <= LARGE_BYTES
 
     def _bytes_of(self, columns):
-        """Return the bytes of shared memory for the padded rows of a block and their row numbers."""
+        """Return the bytes of shared memory for the padded rows of a block and their places."""
         return 4 * self.threads * self.rows * (columns + 5)
 
     @property
@@ -78,8 +78,8 @@ class PanelShape(NamedTuple):
     def shared_bytes(self):
         """Bytes of dynamic shared memory of a block: its padded rows of a leaf or of the strip.
 
-        With `dominant`, there must also be room for the rows of the diagonal, one row for its reciprocals,
-        and one padded row per thread.
+        With `dominant`, a factorization without a search uses the same memory for the rows of the diagonal,
+        one row of reciprocals, and one padded row per thread.
         """
         leaf = self._bytes_of(self.strip if self.resident else self.width)
         if not self.dominant:
@@ -135,7 +135,7 @@ def panel_shape(
 
 
 def panel_shapes(m, arch, multiprocessors, narrow=False, dominant=False):
-    """Return the `PanelShape` to try for a strip of m rows, in this order: cluster of 16, cluster of 8, grid.
+    """Return each `PanelShape` to try for m rows: a cluster of up to 16 blocks, one of up to 8, a grid.
 
     The result is empty if the device cannot hold the strip.  The arguments are as for `panel_shape`.
     """

@@ -87,7 +87,10 @@ ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 
 def wmma_can_be_wide(t_in, arch):
-    """Tell whether gemm_wmma.cu can have tiles of 256 columns: 144 KB of shared memory, 255 registers."""
+    """Tell whether gemm_wmma.cu can have tiles of 256 columns.
+
+    They take 144 KB of shared memory, 192 KB from compute capability 9 on, and 255 registers.
+    """
     number = arch_number(arch)
     return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
 
@@ -110,7 +113,7 @@ def _wmma_blocks(m, n, tile):
 
 def wmma_shape(m, n, tile, t_in, low, arch):
     """Return (blocks, threads, bytes of dynamic shared memory) of a launch of gemm_wmma.cu."""
-    # As in gemm_wmma.cu: operands that are split have two buffers; all others have several stages.
+    # As in wmma_tile.cuh: operands that are split have two buffers; all others have several stages.
     number, split = arch_number(arch), t_in == "float" and low != "tf32"
     stages = 2 if split or number < 80 else 3 if tile == SQUARE or number < CLUSTER_ARCH else 4
     if tile == SMALL and number >= 80:

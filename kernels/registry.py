@@ -6,8 +6,8 @@ In lu/:
   dominates
 - swap_solve: tcs_swap_solve, the swaps of a strip, and U in the other columns of its panel
 - lower_solve: tcs_lower_solve, the swaps of a wide panel, and U in a few columns; or L^-1
-- merge_swaps: tcs_merge_swaps, tcs_restart, merges the swaps of all strips of a panel; tcs_report,
-  the report of a factorization
+- merge_swaps: tcs_merge_swaps, tcs_restart, one list of the swaps of all strips of a panel;
+  tcs_report, the report of a factorization
 - wait_for_panel: tcs_gate, waits until the panel in another stream is resident
 - move_rows: tcs_move_rows, w[dst] = w[src] in place
 - pack_operands: tcs_pack_l, tcs_pack_u, rounded operands of the trailing update
@@ -29,8 +29,8 @@ In solve/:
 In gemm/:
 
 - gemm_naive, gemm_wmma, gemm_wgmma: tcs_gemm_naive, _wmma, _wgmma, the engines of `gemm`
-- gemm_split: tcs_tops, tcs_split, tcs_split_by, tcs_finish, scales, splits, and undoes the scaling,
-  for engines that need it
+- gemm_split: tcs_tops, tcs_split, tcs_split_by, scaled and split operands; tcs_finish, results
+  without the scales
 - split_once: tcs_split_once, scales and splits operands in one pass
 - three_products: tcs_planes, tcs_add_product, tcs_join_planes, tcs_join_product, the passes around
   complex products by three real ones
@@ -48,9 +48,9 @@ In batched/:
 - read_structure: tcs_read_as, the matrices that a structure describes; tcs_rows, right-hand sides in
   the layout of the libraries; tcs_pack_cholesky, Cholesky factors as factors of an LU
 
-In every entry, integers are `long long` and reals are `double`, so that int and float of Python are
-passed directly.  The other modules of this package have the launch shapes, as pure functions of sizes.
-Nothing here imports an array library.
+The entries take integers as `long long` and reals as `double`, so that int and float of Python are
+passed directly; only tcs_held takes two integers as `int`.  The other modules of this package have the
+launch shapes, as pure functions of sizes.  Nothing here imports an array library.
 """
 
 import itertools
@@ -117,7 +117,7 @@ def _each(**values):
 
 
 # The operands of tensor-core products: in their own format, or FP32 that is rounded (and split).  Before
-# compute capability 8.0, tensor cores have only FP16.
+# compute capability 8.0, only FP16 is used.
 _ROUNDED = {
     low: tuple({"T_IN": "float", "T_LOW": low, "REFINE": level} for level in range(5))
     for low in ("fp16", "bf16", "tf32")
@@ -131,10 +131,10 @@ _NUMBERS = _each(T_A=("float", "double"), COMPLEX=(0, 1))
 
 
 def _wmma(products, tiles=(SMALL, SQUARE)):
-    """Return the macro sets of gemm_wmma.cu, including one without a swizzle for the benchmark.
+    """Return the macro sets of gemm_wmma.cu; for FP16, also one for each tile without a swizzle, to compare.
 
-    For a single product, FP32 operands are rounded to 16 bits before, so this case is left out.  All other
-    products of FP32 operands have square tiles.
+    One product of FP32 operands in a 16-bit format is left out: an earlier launch rounds these operands.  All
+    other products of FP32 operands have square tiles.
     """
     sets = []
     for p in products:
@@ -269,7 +269,7 @@ KERNELS = {
     "gemm_wgmma": KernelSpec(
         ("tcs_gemm_wgmma",),
         # SCALED 1: rows of op(A) and columns of op(B) were scaled when they were rounded from FP32.  SCALED
-        # 0:  operands that are given in T_LOW, and those of an LU, which have one scale for a whole matrix.
+        # 0: operands that are given in T_LOW, and those of an LU, which have one scale for a whole matrix.
         tuple(
             {"T_LOW": low, "REFINE": level, "CLUSTER": 2, "SCALED": scaled} | trans
             for low in ("fp16", "bf16")

@@ -74,7 +74,7 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     n : int
         Order, at least 1. ``poisson2d`` and ``plate_capacitance`` round it to the nearest square.
     cond : float, optional
-        2-norm condition number, for problems that have this option.
+        2-norm condition number, for problems that have this option. For ``gp_kernel`` it is an upper bound.
     seed : int, optional
         Seed of ``numpy.random.default_rng``. The same seed gives the same bits with the same
         machine and libraries. ``a`` does not depend on ``nrhs`` and ``rhs``.
@@ -100,7 +100,7 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     TypeError
         The problem has no such option, or cannot have this dtype.
     ValueError
-        The name or the value of an argument is not known.
+        There is no problem of this name, or an argument has a value that is not allowed.
 
     Examples
     --------
@@ -170,7 +170,8 @@ def load(
     Returns
     -------
     problem : Problem
-        Its ``cond`` is from the column ``cond_2norm`` of ``index.csv`` in the folder, if there is one.
+        For the name of a matrix, its ``cond`` is from the column ``cond_2norm`` of ``index.csv`` in the
+        folder, if there is one. Otherwise it is None.
 
     Raises
     ------

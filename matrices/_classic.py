@@ -64,7 +64,7 @@ def foster_growth(n, *, kh=0.6):
     """Foster's matrix: exponential growth under partial pivoting, from an integral equation.
 
     The trapezoidal rule with step h for a Volterra equation with kernel k gives this matrix. The growth
-    is about ((2 + kh) / (2 - kh))^n.
+    is proportional to ((2 + kh) / (2 - kh))^n.
 
     References
     ----------

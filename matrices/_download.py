@@ -22,7 +22,7 @@ COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
 LIST_URL = "https://sparse.tamu.edu/files/ssstats.csv"
 # Seconds before a connection that sends nothing is given up, and the pauses before another attempt.
 TIMEOUT, PAUSES = 30.0, (1.0, 4.0)
-# The first columns of the list after two lines, which are the number of matrices and a date.
+# The first columns of the list.  Above its rows are two lines: the number of matrices, and a date.
 COLUMNS = (
     *("group", "name", "rows", "columns", "nnz", "is_real", "is_binary", "is_mesh", "posdef"),
     *("pattern_symmetry", "symmetry", "subject"),
@@ -32,14 +32,14 @@ FINAL = (400, 401, 403, 404, 410)
 
 
 def archive_of(group, short, known_hash, missing):
-    """Fetch the archive of a matrix, check it, and return its path and whether its hash is known.
+    """Fetch the archive of a matrix, check it, and return its path.
 
     Parameters
     ----------
     group, short : str
     known_hash : str or None
     missing : str
-        Beginning of the message if it cannot be fetched.
+        Beginning of the message if the archive cannot be fetched.
 
     Raises
     ------
@@ -169,7 +169,7 @@ def _require_list(path):
 
 
 def _described(row):
-    """Return a row of the list as a dict with the names of an index."""
+    """Return a row of the list as a dict, with the column names of an ``index.csv``."""
     square = row["rows"] == row["columns"]
     words = ["real" if row["is_real"] == "1" else "complex"]
     words.append("symmetric" if float(row["symmetry"]) == 1 else "unsymmetric")

@@ -10,14 +10,14 @@ import scipy.sparse
 
 __all__ = ["read"]
 
-# What SciPy's reader raises for a file that is cut off or something else.
+# What SciPy's reader raises for a file that is cut off, or that is no MATLAB file.
 UNREADABLE = (
     *(ValueError, TypeError, EOFError, OSError, IndexError, KeyError, OverflowError),
     *(zlib.error, scipy.io.matlab.MatReadError),
 )
 # The type of a compressed variable in a file of version 5, and the bytes that are unpacked at a time.
 COMPRESSED, PIECE = 15, 1 << 20
-# The bytes that say what a variable is: its type, its shape, and a name of at most 63 letters.
+# Number of bytes that contain the type and the shape of a variable, and its name of at most 63 letters.
 HEAD = 1 << 10
 # What `whosmat` calls a variable that is no array of numbers.
 OTHER = ("struct", "cell", "char", "object", "function", "opaque", "unknown")
@@ -56,8 +56,8 @@ def read(path, *, limit_bytes, pattern=True):
         dtype = np.dtype(complex if a.dtype.kind == "c" else float)
         _require_room(path, a.shape, dtype.itemsize, limit_bytes)
         if scipy.sparse.issparse(a):
-            if a.format == "csc":  # a COO matrix has checked its indices
-                a.check_format()  # `toarray` writes where they say
+            if a.format == "csc":  # SciPy has checked the indices of a COO matrix already
+                a.check_format()  # `toarray` would write outside of its array for wrong indices
             a = a.toarray()
         return np.ascontiguousarray(a, dtype)
     except NotImplementedError as error:

@@ -262,7 +262,8 @@ class _Array:
     def __init__(self, a, symmetry):
         self.a, self.symmetry, self.done = a, symmetry, 0
         if symmetry != "general":
-            self.first = np.arange(len(a)) + (symmetry == "skew-symmetric")  # row of each column
+            # For each column: its first row in the file, and the number of entries before it.
+            self.first = np.arange(len(a)) + (symmetry == "skew-symmetric")
             self.before = np.cumsum(len(a) - self.first) - (len(a) - self.first)
 
     def __call__(self, piece):

@@ -52,7 +52,7 @@ def read(path, *, limit_bytes, pattern=True):
 
 
 def _lines(file):
-    """Yield the lines of a file, without reading a longer one as a whole."""
+    """Yield the lines of a file; raise a ValueError for a longer line, without reading all of it."""
     while line := file.readline(MOST_CHARACTERS + 1):
         if len(line) > MOST_CHARACTERS:
             raise ValueError(f"it has a line of more than {MOST_CHARACTERS} characters")

@@ -137,7 +137,7 @@ def load(name, folder=None, *, known_hash=None, limit_bytes=LIMIT_BYTES, pattern
 
 
 def placed(name, folder=None, known_hash=None):
-    """Return the file of a matrix in the folder, or its archive in the cache, which is fetched if it is new.
+    """Return the file of a matrix in the folder, or its archive in the cache, fetched if it is not there.
 
     Arguments and errors are those of `load`.
 
@@ -253,7 +253,7 @@ def _passes(row, min_n, max_n, kind, kappa):
 
 
 def _is_of_kind(words, kind):
-    """Tell whether the kind of an index, such as 'real symmetric positive definite', is that of a filter."""
+    """Tell whether the kind in an index, such as 'real symmetric positive definite', passes a filter."""
     symmetric = " symmetric" in words or "hermitian" in words
     return {
         "spd": "positive definite" in words,

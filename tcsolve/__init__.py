@@ -20,7 +20,7 @@ def __getattr__(name):
     """Load a public name when it is first used, so that `python -m tcsolve` starts before NumPy loads."""
     if name == "matrices":
         return _import_module("tcsolve.matrices")
-    # `from tcsolve import _lu` asks for the attribute first.  Without it, Python imports the module.
+    # `from tcsolve import _lu` asks for the attribute first.  If there is none, Python imports the module.
     if not name.startswith("_") or name in ("__all__", "__version__"):
         public = vars(_import_module("tcsolve._public"))
         if name in public:

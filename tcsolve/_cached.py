@@ -6,8 +6,8 @@ __all__ = ["cached_property"]
 class cached_property:  # noqa: N801  the name of functools
     """`functools.cached_property` without its lock.
 
-    Until Python 3.11, functools holds a lock while the value of any object is computed.  So threads wait for
-    each other, and a child that was forked meanwhile waits for ever.
+    Up to Python 3.11, the property of functools has one lock for all objects, and holds it while it computes
+    a value.  So threads wait for each other, and a child process that is forked meanwhile waits for ever.
 
     Examples
     --------

@@ -97,12 +97,12 @@ def result_dtype(a, b):
 def check_shapes(a, b):
     """Return (shape of x, whether b is a vector) by SciPy's broadcasting rules, or raise an InputError.
 
-    A 1-D b is the same vector for every matrix of the stack a.  Any other b has shape (..., n, nrhs).
+    A 1-D or 0-D b is the same vector for every matrix of the stack a.  Any other b has shape (..., n, nrhs).
     """
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise InputError(
             f"Expected square matrix: a has shape {a.shape}, (..., n, n) is needed; "
-            "use numpy.linalg.lstsq for a rectangular one"
+            "use tcsolve.lstsq for a rectangular one"
         )
     n = a.shape[-1]
     vector = b.ndim < 2

@@ -1,7 +1,7 @@
 """Every exception and warning of the library.
 
-Each error is also the builtin error (or the LinAlgError) that SciPy raises in the same case.  The result of
-a solve is a `Status`; `solve` turns a bad status into one of these errors or warnings.
+Where SciPy raises a ValueError or a LinAlgError, the error of this library is also of that class.  The
+outcome of a solve is a `Status`; `solve` turns a bad status into one of these errors or warnings.
 """
 
 import sys
@@ -54,7 +54,7 @@ class InputError(TcsolveError, ValueError):
 
 
 class SingularError(TcsolveError, LinAlgError):
-    """The matrix has an exactly zero pivot in FP64, so the solution is not unique.  This is a LinAlgError.
+    """The matrix has an exactly zero pivot in FP64, so there is no unique solution.  This is a LinAlgError.
 
     Examples
     --------

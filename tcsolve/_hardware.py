@@ -1,4 +1,4 @@
-"""Names of the hardware, without a library for it."""
+"""The number of cores and the name of the processor, from the operating system."""
 
 import functools
 import os

@@ -1,4 +1,4 @@
-"""Locks for processes that fork: a lock that a child finds free, and calls and blocks that delay a fork."""
+"""For processes that fork: a lock that is free in the child, and calls and with blocks that delay a fork."""
 
 import os
 import threading
@@ -6,7 +6,7 @@ import weakref
 
 __all__ = ["ForkSafeLock", "delays_fork", "no_fork"]
 
-# A fork by another thread waits at most so many seconds for the end of a call.
+# A fork waits at most this many seconds for the call of each other thread.
 LONGEST_WAIT = 10.0
 _locks = weakref.WeakSet()
 # In a block `with no_fork`, a fork by another thread waits for the end of the block.  An import needs this: a
@@ -54,8 +54,8 @@ class _Calls:
     """The calls of one thread during which a fork by another thread waits."""
 
     every = weakref.WeakSet()
-    # A lock that is held while a thread forks; whether a thread forks or waits to fork; and the locks that it
-    # has taken.
+    # `forking` is held while a thread forks.  `is_pending` tells whether a thread forks or waits to fork, and
+    # `taken` has the locks that this thread has acquired.
     forking, is_pending, taken = threading.RLock(), False, ()
 
     def __init__(self):

@@ -1,7 +1,7 @@
-"""Where the library takes its special paths: thresholds and switches, as one frozen record.
+"""When the library takes its special paths: thresholds and switches, as one frozen record.
 
-A special path gives the same answers as the general code, within the bounds, in less time.  Each is read in
-one place, as `paths().name`.  Benchmarks and tests change the record by `switched_off` and `replaced`.
+A special path gives the same answers as the general code, within the bounds, in less time.  The code reads a
+field of the record as `paths().name`.  Benchmarks and tests change fields by `switched_off` and `replaced`.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ class Paths:
     dominant_strips : bool
         A strip with a dominant diagonal is factored without a pivot search.
     square_rows : float
-        Smallest number of rows of a square panel of a dominant matrix.  Such a panel is wide, and pivots are
-        searched only in its top square block, if the device supports this.
+        A wide panel of a dominant matrix with at least this many rows may be square, if the device supports
+        this: pivots are searched only in its top square block.
     look_ahead : bool
         A panel is factored while the update before it runs.
     overlap_rows : float
@@ -32,15 +32,15 @@ class Paths:
     gate : bool
         An update waits, for a limited time, until the panel that runs at the same time is on the device.
     wide : float
-        Smallest number of columns of a wide panel.
+        Smallest number of columns of a wide panel, whose first strip does not wait for all of the update.
     least_columns : float
         Smallest number of columns right of a wide panel.  With fewer columns, U is computed by substitution
         with L11, not by a product with the inverse of L11.
     least_recorded, most_recorded : int
         Smallest and largest n with recorded graphs.
     most_at_once : int
-        Up to this n, the first solve of a size is recorded; for larger matrices, a solve of a size that was
-        solved before.
+        Up to this n, the first solve of a size is recorded.  For larger n, a solve is recorded only if that
+        size was solved before.
     early_rows : int
         Largest n for which the factorization starts before the survey is read.
     ahead_rows : int
@@ -50,8 +50,8 @@ class Paths:
     single_survey : bool
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int
-        The survey sums parts of rows and columns first.  Up to this many such sums, the one block of
-        tcs_extremes adds them; if there are more, another kernel adds them before it.
+        The survey sums parts of rows and columns first.  The one block of tcs_extremes adds up to this many
+        partial sums; if there are more, another kernel adds them before.
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool

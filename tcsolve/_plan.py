@@ -38,8 +38,8 @@ class Plan:
     update : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or the name of a model
         Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.  'fp16@h200',
         for instance, emulates the tensor cores of that GPU bit for bit, and 'fp16@each' rounds the result of
-        every operation of the LU.  'auto' is the one that is predicted to be fastest, as
-        ``precision='auto'``, but within the limits below.
+        every operation of the LU.  'auto' selects the update that is predicted to be fastest, as
+        ``precision='auto'`` does; the other fields still apply.
     block : int, optional
         Number of columns of an outer panel.  By default it is chosen from the size and the device.
     fallback : bool
@@ -49,8 +49,8 @@ class Plan:
         True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
-        with U.  By default as many as take the time of the next rung, but from 30 to 300; 300 if there is no
-        next rung, or if the device emulates it.
+        with U.  By default, as many as take the time of a solve with the next rung, but at least 30 and at
+        most 300.  If there is no next rung, or if the device emulates the next rung, it is 300.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
@@ -62,9 +62,10 @@ class Plan:
         (GMRES-IR [2]_).  'cg': conjugate gradients from the first x on, for a Hermitian positive definite A;
         the preconditioner is a Cholesky factorization of the scaled and shifted A [3]_.
     inner_tol : float, optional
-        A cycle of FGMRES or CG ends when it has reduced the residual by this factor, and a cycle of GMRES
-        when it has so reduced the preconditioned residual.  By default FGMRES and CG aim at the bound.  GMRES
-        begins with 1e-4 [2]_; after a cycle that does not reduce the error enough, it takes 1e-8, then 1e-12.
+        A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  A cycle of GMRES ends
+        when it has reduced the preconditioned residual by this factor.  By default FGMRES and CG aim at the
+        bound.  GMRES begins with 1e-4 [2]_; after a cycle that does not reduce the error enough, it takes
+        1e-8, then 1e-12.
     preconditioner : {'auto', 'factors', 'fp64'}
         In which precision FGMRES, GMRES and CG apply the factors: in that of the factors, or in FP64.
         'auto': GMRES applies them in FP64.  FGMRES and CG apply them in their precision first, and in FP64 if
@@ -140,7 +141,7 @@ def next_rung(update, working):
     """Return the next more precise update after `update`, or None at the top.
 
     `working` is the precision of the answer, 'fp32' or 'fp64'.  After an update with one product comes
-    'fp16x3'.  Its factors are as accurate as those in FP32, so for an FP64 answer the next rung is 'fp64'.
+    'fp16x3'.  The factors of 'fp16x3' are as accurate as those in FP32, so for an FP64 answer 'fp64' follows.
     An emulated GPU has its own 'fp16x3'.
     """
     update, at, unit = update.partition("@")

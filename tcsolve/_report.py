@@ -52,7 +52,7 @@ def _precision(solution):
 
 
 def _seconds(seconds):
-    """Return the total, and the phases that took at least a hundredth of it."""
+    """Return the total, and the phases that took more than a hundredth of it."""
     total = seconds.get("total", 0.0)
     parts = ", ".join(
         f"{name} {took:.2g}"

@@ -42,10 +42,11 @@ class HistoryPoint(NamedTuple):
     step : ndarray of int, shape (nrhs,)
         Number of corrections of each right-hand side so far, over all rungs.
     error : ndarray of float64, shape (nrhs,)
-        Smallest error of each right-hand side so far.  It is the backward error; if rows and columns are
-        scaled, it is the larger one of those of the given and of the scaled system.  For an inner step of
-        FGMRES it is the prediction of the least-squares problem.  GMRES predicts the preconditioned residual,
-        and the error is assumed to fall as that does: the next recomputed residual may show another error.
+        Smallest backward error of each right-hand side so far.  If rows and columns are scaled, the backward
+        error is the larger one of those of the given and of the scaled system.  After an inner step, the
+        error is a prediction: FGMRES predicts the residual by its least-squares problem, and CG updates it.
+        GMRES predicts the preconditioned residual, and the error is assumed to fall by the same factor; the
+        next recomputed residual may show another error.
     estimated : bool
         False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """
@@ -90,7 +91,8 @@ class Status(Enum):
     )
     STALLED = (
         "Refinement stalled before the bound, or the rounded matrix has a zero pivot, and there is no "
-        "fallback; with solve, allow it or choose a more precise update; with refine, give a better correct."
+        "fallback; with solve, allow a fallback or choose a more precise update; with refine, give a better "
+        "correct."
     )
     NOT_CONVERGED = (
         "x misses the bound even with the most precise factorization; it is the best answer found, so judge "
@@ -162,7 +164,7 @@ def code_of(status):
 
 
 def distinct(values):
-    """Return an array, or only its first value if the array repeats one value."""
+    """Return an array, or only its first entry (still as an array) if all its strides are 0."""
     repeats = values.size and not any(values.strides)
     return values[(slice(1),) * values.ndim] if repeats else values
 
@@ -212,8 +214,8 @@ class Solution:
         The outcome; its value is a message.
     precision : str
         The update of the factors that gave x: 'fp16', 'fp16x3', ..., 'fp64'.  For a stack with different
-        updates, their names joined by '+', or, for large matrices on a GPU, the update of the system that
-        tried most.  'user' if the caller supplied the corrections.
+        updates, their names joined by '+', or, for large matrices on a GPU, the update of the matrix that
+        tried the most updates.  'user' if the caller supplied the corrections.
     rungs : tuple of str
         Every update that was tried, in order.
     iterations : ndarray of int, shape (..., nrhs)
@@ -235,15 +237,16 @@ class Solution:
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
         the errors `backward_error`.  A stack has only that one.
     seconds : dict of str to float
-        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  Of a
-        stack, some of them are one phase, 'solve'.  The total may differ from the sum of the phases.  On a
-        GPU the condition is estimated during the refinement, and 'rcond' is only the time after it.  If the
-        estimate needs a more precise factorization, 'factor' includes the time of that factorization too.
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
+        stack has one phase, 'solve' or 'factor', for all but 'transfer'.  The total may differ from the sum
+        of the phases.  On a GPU the condition is estimated during the refinement, and 'rcond' is only the
+        time after it.  If the estimate needs a more precise factorization, 'factor' includes the time of that
+        factorization too.
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
-        they are copied there.  Before a rung allocates, its prediction is compared with the free memory.
-        After the solve, the bytes of Krylov bases and of a scaled copy of A are added.  For n >= 1000 and few
-        right-hand sides, the actual peak is within a few percent.
+        they are copied there.  On a GPU, the prediction of a rung is compared with the free memory before the
+        rung allocates.  After the solve, the bytes of Krylov bases and of a scaled copy of A are added.  For
+        n >= 1000 and few right-hand sides, the actual peak is within a few percent.
     device : str
         'cpu' or 'cuda'.
     statuses : ndarray of Status, shape (...)
@@ -252,7 +255,8 @@ class Solution:
         rcond of each matrix of a stack.
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
-        rcond is unknown.  None unless the residual was 'double-double', and for a system with one unknown.
+        rcond is unknown or x misses the bound.  None if the residual was not 'double-double', if A is
+        singular, or if the system has one unknown.
     note : str
         A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 
@@ -351,11 +355,12 @@ def _worst(errors):
 def raise_or_warn(solution, places=None):
     """Raise an error or give a warning for a bad status, as scipy.linalg.solve does.
 
-    If the systems are some of a larger stack, `places` has the index of each in that stack as a row.
+    If the systems are a part of a larger stack, row i of `places` is the index of system i in that stack.
 
     - SingularError: a pivot is exactly zero.
     - NotPositiveDefiniteError: a Cholesky factorization broke down.  SciPy calls this matrix singular too.
-    - LinAlgWarning with rcond: the matrix is singular to working precision, or holds NaN.
+    - LinAlgWarning with rcond: the matrix is singular to working precision, its condition is unknown, or it
+      holds NaN or Inf.
     - AccuracyWarning: the answer misses the bound, leaves the range of its dtype, or is less accurate than
       was asked for; or A contradicts `assume_a`.  SciPy gives no warning in these cases.
     """

@@ -15,7 +15,7 @@ constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS ||
 constexpr int GATHERED_ROWS = TWO ? 2 * M : M < 16 * HEIGHT ? M : 16 * HEIGHT;
 static_assert(!BULK || (DENSE && M * N * OUT_SIZE % 16 == 0), "whole words are copied");
 constexpr int GATHERED_BYTES = GATHERED ? ((GATHERED_ROWS * N * OUT_SIZE + 15) & ~15) + 16 : 0;
-// SHARED_BYTES is the size that the host gives to the launch.
+// SHARED_BYTES is the size that the host has computed; a launch may be given more.
 static_assert(
     KEPT_A + KEPT_B + STAGES * STAGE_BYTES + WARPS * GATHERED_BYTES == SHARED_BYTES,
     "shared memory as the host computed it"

@@ -5,7 +5,7 @@
 // panels of PANEL columns, whose rows are in registers.  Updates are products of 8 x 8 tiles.
 //
 // Rows are not moved.  order[i] is the row of the matrix at position i; the first pivot row is at position 0.  Each row
-// of x and of w belongs to the row of the matrix with its number.  In a finished row of w, in position i:
+// of x and of w belongs to the row of the matrix with its number.  In the finished row of w at position i:
 //
 //   the diagonal has the reciprocal of the pivot, and U is to the right of it;
 //   L is to the left of it, without its unit diagonal;
@@ -150,8 +150,8 @@ struct BlockLU {
         }
     }
 
-    // The same if row p + K is the pivot row of step K, so that no warp waits for another one.  Each warp also eliminates
-    // the block on the diagonal: row i of it is `block` in lane i.
+    // As `eliminate`, but the row at position p + K is the pivot row of step K, so that no warp waits for another one.
+    // Each warp also eliminates the block on the diagonal: row i of it is `block` in lane i.
     template <int K>
     __device__ __forceinline__ void eliminate_in_order(
         int p, Number (&own)[EACH][PANEL], const bool (&is_row)[EACH], Number (&block)[PANEL]
@@ -216,7 +216,7 @@ struct BlockLU {
     }
 
     // Solves with the block of L of the panel at position p, which is in x from `column` on: for the later columns of
-    // x, in place, and for the identity.  This inverse then takes the place of the block.
+    // x, in place, and for the identity.  The second solution, the inverse of the block, then takes the block's place.
     __device__ __forceinline__ void solve_panel(int p, int column, int width) const {
         const int c = column + int(threadIdx.x), of_identity = threadIdx.x;
         const bool inverts = of_identity < PANEL, solves = c < width;
@@ -309,7 +309,8 @@ struct BlockLU {
         __syncthreads();
     }
 
-    // Subtracts from the rows of tile `t` the product with tile `s` of the block on the diagonal at position p.
+    // X_t := X_t - D_ts X_s, where D is the block on the diagonal at position p, in tiles, and X_s is tile s of the rows
+    // of x from p on, in the columns of tile `column`.
     __device__ __forceinline__ void update_tile(int p, int t, int s, int column) const {
         const int pair = 2 * (lane() % 4), line = lane() / 4;
         Entry* place = row_of_x(p + 8 * t + line) + 8 * column + pair;

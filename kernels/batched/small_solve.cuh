@@ -12,9 +12,9 @@
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step at
 //          which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A NaN in the data makes the norms and sizes NaN, but not the step and the numbers of `tell`.  If all entries
-//          are read, solve_rows writes zero for the first three and the fifth.  The board may be null.
+//          are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
-//   doubts  one number, or null, to which the number of doubtful systems is added.
+//   doubts  one number, to which the number of doubtful systems is added; or null, then doubtful is not written.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / (||A||_1 times this
 //           size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
@@ -71,8 +71,9 @@ __device__ __forceinline__ Number inverse_of(Number v) {
     return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
 }
 
-// A key for the search of a pivot among at most KEY_ROWS rows, a power of two.  Larger numbers have larger keys; `low` <
-// KEY_ROWS is the row.  With 128 rows a key has 13 bits of a number's mantissa, with 1024 rows 10.
+// A key for the search of a pivot among at most KEY_ROWS rows, a power of two.  The upper bits are those of |v|, or of
+// |re v| + |im v| if COMPLEX; the lower bits, `low` < KEY_ROWS, tell the row.  With 128 rows a key has 13 bits of the
+// mantissa, with 1024 rows 10.
 template <int KEY_ROWS>
 __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     constexpr unsigned INFINITE = 0x7ff00000u;  // the upper half of infinity; that of a NaN is not smaller
@@ -98,7 +99,8 @@ struct Limits {
     double bound, least, safe, agrees;
 };
 
-// The numbers that verify the answers to one system, as on the board; `rests` and `sizes` are those of k answers.
+// Numbers of one system as on the board: ||A||_inf, ||A||_1, the size of A^-1, and the step of a breakdown or 0.  `rests`
+// and `sizes` below are max |b - A x| and max |x| of its k answers.
 struct Measured {
     double inf, one, grown, broken;
 

@@ -56,7 +56,7 @@ struct Team {
     // lane writes what another one reads: the mirror image of an entry that is not read keeps its value.
     __device__ __forceinline__ void apply(const Band& band, Seen& seen) const {
         constexpr int AT_ONCE = 4;  // entries that are loaded before the first of them is written
-        static_assert(N % AT_ONCE == 0, "beyond n there are zeros, which change nothing that is noted");
+        static_assert(N % AT_ONCE == 0, "whole groups of columns; the columns beyond n are zero and do not affect what is noted");
         #pragma unroll 1
         for (int i = lane; i < n; i += LANES) {
             #pragma unroll 1

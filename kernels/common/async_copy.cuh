@@ -5,7 +5,7 @@
 #include "common/sm_addresses.cuh"
 
 #if __CUDA_ARCH__ >= 800
-// Copies 16 bytes past the first-level cache.  Only the first `bytes` are read; the others become zero.
+// Copies 16 bytes, but not through the first-level cache.  Only the first `bytes` are read; the others become zero.
 template <typename To, typename From>
 __device__ __forceinline__ void copy_16(To* to, const From* from, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"

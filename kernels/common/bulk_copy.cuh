@@ -1,10 +1,10 @@
 // Copies of many bytes by the copy engine (TMA), from compute capability 9 on; one thread starts each.
 //
-// A copy into shared memory brings its bytes to a barrier there (mbarrier.cuh).  Copies out of shared memory belong to
-// groups, as those of async_copy.cuh do.  Addresses in shared memory are those that shared_address gives.
+// A barrier in shared memory (mbarrier.cuh) counts the bytes that a copy brings there.  Copies out of shared memory
+// belong to groups, as those of async_copy.cuh do.  Addresses in shared memory are those that shared_address gives.
 #pragma once
 
-// A matrix, and how it is cut into boxes; the driver makes it.
+// Describes a matrix, and the boxes into which the matrix is cut; the driver makes this description.
 struct __align__(64) TensorMap { unsigned long long opaque[16]; };
 
 // Makes what this thread wrote to shared memory visible to the copy engine.

@@ -6,7 +6,7 @@
 #include "common/mbarrier.cuh"
 #include "common/sm_addresses.cuh"
 
-// A block that has waited sees all writes that any block made before it arrived.
+// After the wait, a block sees all writes that the other blocks made before they arrived.
 __device__ __forceinline__ void arrive_in_cluster() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -28,7 +28,7 @@ __device__ __forceinline__ unsigned rank_in_cluster() {
     return rank;
 }
 
-// Read and write the 32 bits of another block that have the address p there.
+// Read and write 32 bits of another block: those that have the address in its shared memory that p has in this one's.
 __device__ __forceinline__ unsigned load_from(const void* p, unsigned block) {
     unsigned bits;
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(address_in(p, block)) : "memory");

@@ -1,7 +1,7 @@
 // Definitions for all kernels: index type, 16-byte access, and the formats of tensor-core operands.
 #pragma once
 
-using Index = long long;  // of every row, column and address: n * n passes 2**31 at n = 46341
+using Index = long long;  // for offsets in a matrix: n * n passes 2**31 at n = 46341
 
 constexpr int WARP = 32;
 constexpr unsigned ALL_LANES = 0xffffffffu;
@@ -13,7 +13,7 @@ __device__ __forceinline__ bool aligned16(const T* a, Index ld) {
 }
 
 // N consecutive elements in registers.  They move 16 bytes at a time if `vector`; otherwise the first `count` move one
-// by one, and the others become zero.
+// by one, and a load makes the others zero.
 template <typename T, int N>
 struct Run {
     static_assert(N * sizeof(T) % 16 == 0, "a run is a whole number of 16-byte words");

@@ -1,9 +1,9 @@
 // Barriers in shared memory that count arrivals, and bytes that copies bring (mbarrier).
 //
-// A barrier is 8 bytes, known by its address in shared memory (shared_address) or by its variable.  It passes through
-// phases: a phase is over when all arrivals, and all bytes that were expected, have come.  A wait names the phase by
-// its parity; the phase before the first counts as over.  Barriers exist from compute capability 8 on; bytes, waits
-// that suspend the thread, and other blocks of a cluster from 9 on.
+// A barrier has 8 bytes.  Functions take its address in shared memory (shared_address), or its variable.  It passes
+// through phases: a phase is over when all arrivals, and all bytes that were expected, have come.  A wait names the
+// phase by its parity; the phase before the first counts as over.  Barriers exist from compute capability 8 on.  From 9
+// on, they also count bytes, a wait may suspend the thread, and other blocks of a cluster can arrive.
 #pragma once
 
 #include "common/common.cuh"
@@ -36,9 +36,9 @@ __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes, bool do
                  :: "r"(barrier), "r"(bytes), "r"(int(does)) : "memory");
 }
 
-// Arrives at the same barrier of another block of the cluster, or of this one.  Relaxed: writes before it need not be
-// visible to those that wait.  With release here, and acquire in the wait, each stage of gemm_wgmma.cu needed a fence
-// of the whole device and of the first-level cache, which reduced the rate by a quarter.
+// Arrives at the same barrier of another block of the cluster, or of this one.  Relaxed: writes before the arrival need
+// not be visible to those that wait.  With release here, and acquire in the wait, each stage of gemm_wgmma.cu needed a
+// fence of the whole device and of the first-level cache, which reduced the rate by a quarter.
 __device__ __forceinline__ void arrive_relaxed(unsigned barrier, unsigned block) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];"
                  :: "r"(address_in(barrier, block)) : "memory");
@@ -69,7 +69,7 @@ __device__ __forceinline__ void wait_for(unsigned barrier, unsigned parity) {
 
 // ---- a barrier by its variable, a phase by its number 0, 1, ... --------------------------------
 
-// Sets it up for one arrival a phase, for other blocks too.
+// Sets up a barrier for one arrival a phase, and makes it visible to the other blocks.
 __device__ __forceinline__ void set_up_barrier(unsigned long long& barrier) {
     init_barrier<1>(shared_address(&barrier));
     show_barriers();

@@ -28,7 +28,7 @@ __device__ __forceinline__ double larger(double u, double v) { return v > u || v
 
 __device__ __forceinline__ double sum_of(double u, double v) { return u + v; }
 
-// Raises *place to v, which is not negative, or to NaN.
+// *place becomes the larger of *place and v, which are not negative; NaN counts as the largest.
 __device__ __forceinline__ void raise(double* place, double v) {
     using Bits = unsigned long long;
     // As integers, the bits of such numbers compare like the numbers, and a positive NaN is above them all.

@@ -47,11 +47,11 @@ struct Sum {
 };
 
 // A nearly exact sum of products whose partial sums stay below a known bound.  A large constant is in the sum, so that
-// all its values are multiples of one number, the spacing at this constant; `rest` has the exact rounding errors.
+// all its values are multiples of one number, the spacing at this constant; `rest` adds up the rounding errors.
 struct BoundedSum {
     double constant, sum, rest;
 
-    // `bound` is at least 0 and finite; otherwise the sum is not finite.
+    // `bound` is at least 0 and less than 2^1022.  With any other bound, the result must not be used.
     __device__ __forceinline__ void begin(double bound) {
         // 3 times a power of two that is larger than the bound: sums cannot reach the next power of two.
         const int above = (__double2hiint(fmax(bound, 0x1p-960)) & 0x7ff00000) + 0x00200000;

@@ -1,10 +1,11 @@
-// Products of small matrices in FP64, by the tensor cores where the device has such.
+// Products of small matrices in FP64, by the tensor cores from compute capability 8 on.
 #pragma once
 
 #include "common/common.cuh"
 
 // add_tile_product adds A B to c for A 8 x 4 and B 4 x 8, by a warp.  Lane i has a = A[i / 4][i % 4],
-// b = B[i % 4][i / 4], and c = C[i / 4][2 (i % 4)] and its right neighbour.  Rounding: one for each product and sum.
+// b = B[i % 4][i / 4], and c = C[i / 4][2 (i % 4)] and its right neighbour.  Each product is added to c with one
+// rounding.
 #if __CUDA_ARCH__ >= 800
 __device__ __forceinline__ void add_tile_product(double& c0, double& c1, double a, double b) {
     asm volatile(

@@ -8,8 +8,8 @@
 constexpr int FRACTION_32 = 23, LEAST_32 = -126, BIAS_32 = 127, INFINITE_32 = 255;
 // Significant bits of an operand behind the point; a product has twice as many.
 constexpr int OPERAND_FRACTION = 10, PRODUCT_FRACTION = 2 * OPERAND_FRACTION;
-// The exponents of an operand that is zero, and of one that is Inf or NaN.  The sum of the exponents of two factors
-// shows whether one of them is such an operand.
+// The exponents of an operand that is zero, and of one that is Inf or NaN.  The sum of the exponents of two factors is
+// above MANY if one of them is Inf or NaN.
 constexpr int NOTHING = -1024, SPECIAL = 4096, MANY = 2048;
 constexpr unsigned NAN_32 = 0x7fffffffu, INF_32 = 0x7f800000u, SIGN_32 = 0x80000000u;
 
@@ -59,7 +59,7 @@ __device__ __forceinline__ unsigned truncated(long long sum, int exponent) {
     return sign | static_cast<unsigned>(e + BIAS_32) << FRACTION_32 | (kept & ((1u << FRACTION_32) - 1));
 }
 
-// The bits of an operation in which a term is Inf or NaN; finite terms do not matter.
+// The bits of the result if a term is Inf or NaN; finite terms do not matter.
 template <int COUNT>
 __device__ __forceinline__ unsigned special_sum(const Number* a, const Number* b, int stride, const Number& c) {
     bool plus = c.exponent == SPECIAL && c.significand > 0, minus = c.exponent == SPECIAL && c.significand < 0;

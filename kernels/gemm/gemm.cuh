@@ -11,7 +11,8 @@
 // largest |entry|: as integers they compare like |x|, and Inf and NaN are above all numbers.
 //
 // Rows of subnormal FP32 numbers are scaled in the same way.  Without scaling, a row below 2^-14 would lose bits:
-// tensor cores do not normalize subnormal FP16 operands, and round their products to a unit of the exponent -14.
+// tensor cores do not normalize subnormal FP16 operands, and truncate their products as if the operands had the
+// exponent -14.
 //
 // Inf and NaN cannot be split: if x is Inf, then hi is Inf and lo = x - hi is NaN.  So a result is `broken` if its row
 // of op(A) or its column of op(B) holds an Inf or NaN.  It is computed again as a plain sum in FP64, where no sum of
@@ -38,7 +39,7 @@ constexpr int SLICE_WORDS = 8;
 // range of FP32 a scale that is one FP32 number is enough.
 template <typename T> constexpr int LARGEST_EXPONENT = SAME<T, fp16> ? 162 : LARGEST_FACTOR;
 
-// The largest exponent e for which `top` times 2^e is below 2^14; 0 for zero, Inf and NaN.
+// The largest exponent e <= LARGEST_EXPONENT for which `top` times 2^e is below 2^14; 0 for zero, Inf and NaN.
 template <typename T> __device__ __forceinline__ int fit(unsigned top) {
     if (top == 0 || top >= INFINITE) return 0;
     const int e = 140 - int(top >> 23);
@@ -159,7 +160,7 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
-    // A broken result: Inf or NaN; 0 if this part of k has neither.
+    // A broken result: Inf or NaN; 0 if neither arises from these k.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;
         #pragma unroll 1

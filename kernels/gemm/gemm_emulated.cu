@@ -7,7 +7,8 @@
 // Defines BLOCK, FRACTION, LEAST: how the tensor cores add (block_sums.cuh), and EMIN, the smallest exponent of a normal
 // number of the format.
 //
-// A thread unpacks each operand once for 32 results.  A result needs about 20 integer operations for each product.
+// Each operand of a tile is unpacked once and serves 32 results.  A result needs about 20 integer operations for each
+// product.
 
 #include "common/common.cuh"
 #include "gemm/block_sums.cuh"

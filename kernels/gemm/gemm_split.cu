@@ -1,16 +1,16 @@
-// The passes before and after a product: scales, split operands, and the last step.
+// The passes before and after a product: they find scales, split operands, and remove the scales from the result.
 //
 //   tcs_tops     top = bits of the largest |entry| of each row, or column, of two matrices
 //   tcs_split    hi = rn(s x), lo = rn(s x - hi), with s = 2^fit(top), of two matrices
-//   tcs_split_by the same with one power of two for each matrix: scale_a for a, scale_b[0] part_b for b.  If beyond is
-//                not null, beyond[0] becomes 1 if a |s x| is larger than limit, or NaN.  If found_b is not null,
-//                scale_b is not used: each block finds the scale of b, a small matrix, as find_operand_scale.cu does.
-//                Then found_b[0] becomes this scale, and found_b[1] the factor -1 / (this scale times top_a)
-//   tcs_finish   out = alpha (sum, unscaled) + beta c
+//   tcs_split_by the same with one power of two for each matrix: scale_a for a, scale_b[0] part_b for b.  Unless beyond
+//                is null, beyond[0] becomes 1 if any entry |s x| is larger than limit, or NaN.  If found_b is not null,
+//                scale_b is not used: each block for b finds the scale of b, a small matrix, as find_operand_scale.cu
+//                does.  Then found_b[0] becomes this scale, and found_b[1] the factor -1 / (this scale times top_a)
+//   tcs_finish   out = alpha times sum without its scales, plus beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
 // column.  tcs_tops needs top zeroed, and raises it; the order of its blocks does not matter.
-// hi and lo (null if not wanted) are row-major with leading dimension ld_out, a multiple of 16 bytes.
+// hi, and lo unless null, are row-major with leading dimension ld_out, a multiple of 16 bytes.
 // sum is FP32 m x n with leading dimension ld_sum; Origin and Target as in gemm.cuh.
 //
 // One launch serves both operands: launches take most of the time of small products.
@@ -19,8 +19,7 @@
 //   tcs_tops                 ceil(rows / 8) if by_row, else ceil(cols / 128) ceil(rows / 256)
 //   tcs_split, tcs_split_by  ceil(rows / 16) ceil(cols / 256)
 //   tcs_finish               ceil(m / 8) ceil(n / 256)
-// Only the first dimension of the grid is used: the others have at
-// most 65535 blocks.
+// Only the first dimension of the grid is used: the others have at most 65535 blocks.
 // Defines T_LOW (fp16, bf16 or tf32).
 
 #include "common/operand_scale.cuh"
@@ -185,7 +184,7 @@ struct Scaled {
     }
 
     // Splits a block of the matrix.  A thread loads all its rows before it splits the first.  If ONE, all entries are
-    // multiplied by `one`; *beyond becomes 1, unless null, if a product exceeds `limit` or is NaN.
+    // multiplied by `one`, and *beyond, unless null, becomes 1 if a product exceeds `limit` or is NaN.
     template <bool ONE = false>
     __device__ __forceinline__ void split(
         Index block, T_LOW* hi, T_LOW* lo, Index ld_out, float one = 1, int* beyond = nullptr, float limit = 0

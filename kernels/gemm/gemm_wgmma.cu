@@ -53,7 +53,7 @@
 // one addition, so the order of the blocks does not matter.  Threads store results themselves if these are of another
 // kind, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
 // without being rounded first; otherwise the bits are the same.
-// Subnormal sums are kept: a tensor map's type FLOAT32 is not FLOAT32_FTZ.
+// Subnormal sums are kept, because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
 //
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
 // a fixed share of the tiles for each block, the tiles of these blocks would be computed last.  Blocks also differ in
@@ -200,7 +200,7 @@ __device__ __forceinline__ void feed(
         for (int s = 0; s < steps; ++s) {
             const unsigned full = shared.is_full(ring.stage);
             if (s > 0) wait_for(shared.is_empty(ring.stage), ring.parity ^ 1);
-            // Taken as late as possible; the full stages hide the time that this takes.
+            // The next tile is taken as late as possible; the full stages hide the time that this takes.
             if (s == steps - 1) after = schedule.next(tile);
             expect(full, STAGE_BYTES);
             #pragma unroll

@@ -40,7 +40,7 @@
 #include "gemm/wmma_rounded.cuh"
 #include "gemm/wmma_result.cuh"
 
-// The products of a warp, for these formats.
+// The class that computes the products of a warp, for these formats.
 template <int, typename...> struct Choice;
 template <typename T, typename... More> struct Choice<0, T, More...> { using type = T; };
 template <int WHICH, typename T, typename... More> struct Choice<WHICH, T, More...> : Choice<WHICH - 1, More...> {};

@@ -1,11 +1,11 @@
-// Scales and split operands in one launch that reads every entry once.  The results have the same bits as those of the
+// Scales and splits operands in one launch that reads every entry once.  The results have the same bits as those of the
 // two launches tcs_tops and tcs_split (gemm_split.cu); rows and columns must not be too long.
 //
 //   top = bits of the largest |entry| of each row, or column, of two matrices
 //   hi = rn(s x), lo = rn(s x - hi), with s = 2^fit(top)
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
-// column.  hi and lo (null if not wanted) are row-major with leading dimension ld_out, a multiple of 16 bytes.
+// column.  hi, and lo unless null, are row-major with leading dimension ld_out, a multiple of 16 bytes.
 //
 // A thread keeps its entries in registers until the largest entry is known.  If rows are scaled, `share` warps of a
 // block hold a row; it has at most 128 share RUNS columns.  If columns are scaled, a cluster holds 4 share columns,
@@ -21,7 +21,7 @@
 
 constexpr int WARPS = THREADS / WARP;
 constexpr int RUNS = 16;        // words of 16 bytes that a thread keeps
-constexpr int MOST_LANES = 32;  // threads to a row, by columns
+constexpr int MOST_LANES = 32;  // most threads for a row, if columns are scaled
 
 struct Operand {
     const float* x;

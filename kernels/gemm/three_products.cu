@@ -1,9 +1,9 @@
 // The passes around products of complex matrices by three real products.
 //
 //   x         T_LOW planes u, v and u + v of a complex matrix (rows, columns), row-major: leading dimension ld, `plane`
-//             entries apart.  For BF16 there are six; the number is the sum of those in planes i and i + 3.
-//   z         complex double, z_row and z_col entries apart.
-//   products  T_A[3][rows][columns] contiguous: those of u, of v, and of u + v of two factors.
+//             entries apart.  For BF16 there are six planes; a number is the sum of its parts in planes i and i + 3.
+//   z         complex double; rows are z_row, and columns z_col (or 1), entries apart.
+//   products  T_A[3][rows][columns] contiguous: the products of u, of v, and of u + v of two factors.
 //   scale     null, or a power of two for each row.
 //
 //   tcs_planes        x = z scale.

@@ -12,8 +12,8 @@ __device__ __forceinline__ void copy_out(const TensorMap& map, int how, int x, i
     commit_bulk();
 }
 
-// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.  This is tested at run time,
-// although SCALED is known at compile time: otherwise the compiler reads `top` so early that sums spill.
+// The largest `top` of the rows and columns of one thread's sums; 0 if nothing was scaled.  top_a is tested at run
+// time, although SCALED is known at compile time: otherwise the compiler reads `top` so early that sums spill.
 __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Index row, Index col) {
     if (origin.top_a == nullptr) return 0;
     unsigned largest = max(origin.top_a[row], origin.top_a[row + 8]);
@@ -25,7 +25,7 @@ __device__ __forceinline__ unsigned largest_top(const Origin<T_LOW>& origin, Ind
 }
 
 // Stores one thread's sums in the simple case: all are inside C, results are FP32 and are stored in pairs, and none is
-// broken.  Reads of c are issued FLIGHT pairs of rows at a time.
+// broken.  The reads of c for FLIGHT groups of 8 columns are issued together.
 template <bool ADD>
 __device__ __forceinline__ void store_whole(
     const float (&sum)[SUMS], const Target& target, const Origin<T_LOW>& origin, Index row, Index col

@@ -3,7 +3,7 @@
 
 #include "gemm/gemm.cuh"
 
-static_assert(sizeof(T_LOW) == 2, "wgmma transposes 16-bit operands only");
+static_assert(sizeof(T_LOW) == 2, "wgmma can read transposed operands only in 16-bit formats");
 
 constexpr int CONSUMERS = 2;                       // warpgroups that multiply, 64 rows each
 constexpr int GROUP_THREADS = 128, WARPS_IN_GROUP = GROUP_THREADS / WARP;

@@ -20,7 +20,7 @@ struct Splitter {
     static constexpr int ACROSS = (ALONG_K ? BLOCK_K : BLOCK_M) / 4, ROWS = THREADS / ACROSS;
     Source<ALONG_K, BLOCK_M> source;
     const T* next;           // this thread's first run of the next tile
-    int whole_tiles;         // the first tiles, which can be read 16 bytes at a time
+    int whole_tiles;         // number of tiles, from the first on, that can be read 16 bytes at a time
     Run<T, 4> in[RUNS_HELD];
     Scale<T_LOW> scale[4];   // of the rows, or of the columns, of this thread
     static_assert((ALONG_K ? BLOCK_M : BLOCK_K) == RUNS_HELD * ROWS, "a tile is what the threads hold");

@@ -41,8 +41,8 @@ struct Tile {
     static constexpr int BYTES = ALONG_K ? ROW_BYTES : SPAN * int(sizeof(T_IN));
     static constexpr int CHUNKS = BYTES / 16;
 
-    // The offset of chunk `chunk` of a row.  It is such that the rows (and words) that the lanes read for a fragment
-    // use different banks.
+    // The offset of chunk `chunk` of a row.  Chunks are permuted so that the rows (and words) that the lanes read for a
+    // fragment use different banks.
     __device__ __forceinline__ static unsigned offset(int row, int chunk) {
         int turn = 0;
         if (SWIZZLE) {

@@ -160,7 +160,7 @@ __device__ __forceinline__ void factor_diagonal(Dominant& s, Square& square) {
     }
 }
 
-// Subtracts from the next EDGE columns of a slab the products of the `done` columns of L that are already known.
+// Subtracts from the next EDGE columns of a slab the product of the `done` columns of L that are already known and U.
 __device__ __forceinline__ void eliminate_before(Slab& slab, const Dominant& s, int done) {
     constexpr int LANES = 4, APART = WARP / LANES, EACH = WARP / APART, PARTS = EDGE / (4 * LANES);
     const int lane = threadIdx.x % WARP, r = lane / LANES, q = done + lane % LANES * 4;

@@ -91,8 +91,8 @@ __device__ __forceinline__ float4 from_lane(float4 v, int lane) {
 // Stands for the number of a row if none of a thread's rows is its warp's candidate.
 constexpr int NO_SLOT = -1;
 
-// Finds a warp's candidate and, if it `goes`, sends it to every block, one block from each lane.  Returns which of the
-// thread's rows it is, or NO_SLOT.
+// Finds a warp's candidate and, if it `goes`, sends it to all blocks; each lane sends to one block.  Returns which of
+// the thread's rows the candidate is, or NO_SLOT.
 __device__ __forceinline__ int propose(
     const Team& team, const Rows& rows, const Open& open, Search& now, Mailbox to, bool goes
 ) {

@@ -37,7 +37,7 @@ struct __align__(16) Board {
     unsigned arrived;            // arrivals at all barriers so far
 };
 
-// A block that has waited sees all writes that any block made before it arrived.
+// After the wait, a block sees all writes that the other blocks made before they arrived.
 __device__ __forceinline__ void arrive_all(Team& team) {
     __threadfence();
     __syncthreads();

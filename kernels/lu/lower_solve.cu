@@ -17,9 +17,9 @@
 // ahead.
 //
 // WARPS warps, the keepers, hold the rows in registers, in blocks of BLOCK rows.  There are only a few keepers, because
-// each of them reads every solved row from shared memory.  One more warp, the solver, receives a block of rows when it
-// has all earlier updates.  While the solver works, the keepers update later blocks.  The remaining warps copy L to
-// shared memory.  The current rows are always the first in the registers, so that the loops are short.
+// each of them reads every solved row from shared memory.  One more warp, the solver, receives a block of rows when
+// these rows have all earlier updates.  While the solver works, the keepers update later blocks.  The remaining warps
+// copy L to shared memory.  The current rows are always the first in the registers, so that the loops are short.
 //
 // Rounding: fused multiply-adds in FP32, in the order of the substitution.
 
@@ -185,7 +185,7 @@ tcs_lower_solve(
     const Index column0 = start + side, count = min(Index(HALF), n - column0);
     const bool moves = any == nullptr ? src != nullptr : *any != 0;
     const bool vector = count == HALF && aligned16(b + column0, ldb);
-    int done = max(0, first - warp + WARPS - 1) / WARPS;  // blocks of this warp that are solved for, or zero
+    int done = max(0, first - warp + WARPS - 1) / WARPS;  // blocks of this warp that are solved for, or that are zero
     const auto block_of = [&](int s) { return (done + s) * WARPS + warp; };
     const auto row_of = [&](int s) { return block_of(s) * BLOCK + in_block; };
     Word x[SLOTS], displaced[SLOTS];

@@ -1,7 +1,7 @@
 // Combines the swaps of all strips of a panel, in two launches one after the other; and the report of a factorization.
 //
 // tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
-//   local  int[m]: the row, counted from the panel's first, where each row of the panel was before its swaps.
+//   local  int[m]: row i of the panel was row local[i] before the swaps of the panel.
 //   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
 //   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k is for the
 //          row that becomes row i; some pairs occur twice.
@@ -10,7 +10,8 @@
 //   order  int[m] becomes moved, and local[i] becomes i for the next panel.
 //   any    unsigned[1] becomes 1 if a row was swapped with another, else 0.
 // tcs_report, one block of REPORT_THREADS:
-//   report double[4]: info, the number of i < n with ipiv[i] != i, worst, beyond.
+//   report double[4]: info, the number of i < n with ipiv[i] != i, worst (of invert_diagonal_blocks.cu), and beyond
+//          (of gemm_split.cu).
 
 #include "common/common.cuh"
 #include "common/reduce.cuh"

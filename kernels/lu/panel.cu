@@ -6,7 +6,7 @@
 //   order  null, or int[m]: the swaps are applied to its entries here.
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
 //   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] for all i does the swaps.  Entry i < w is for the
-//          row that becomes row i; some pairs occur twice.  src[2 w] is zero if no row moves.
+//          row that becomes row i; some pairs occur twice.  src[2 w] is zero if there was no search, so no row moves.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
 //   started  null, or unsigned[17], zero before the launch: tells tcs_gate (wait_for_panel.cu) that all blocks are
@@ -29,7 +29,7 @@
 // sends its best row to all, and all pick the same winner (exchange_cluster.cuh, exchange_grid.cuh).
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
-// IEEE FP32 with subnormal numbers.  If the pivot is zero, its whole column is zero, and no other column changes.
+// IEEE FP32 with subnormal numbers.  If the pivot is zero, so are all candidates, and no other column changes.
 
 #include "lu/strip.cuh"
 #if DOMINANT
@@ -64,7 +64,7 @@ __device__ __forceinline__ void place_rows(Rows& rows, Index m) {
     for (int i = 0; i < ROWS; ++i) rows.place[i] = row_of(i) < m ? int(row_of(i)) : -1;
 }
 
-// Lists the swaps of rows in dst and src, with whether any row `moves`, and applies them to `order`.
+// Lists the swaps of rows in dst and src, and applies them to `order`.  `moves` is false if no row can have moved.
 __device__ __forceinline__ void list_swaps(
     Team& team, const Rows& rows, bool moves, int thread, Index m, Index w, int* order, int* dst, int* src
 ) {

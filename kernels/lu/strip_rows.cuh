@@ -29,8 +29,9 @@ __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lan
 
 // The lanes of a warp that have the largest size: one, unless there is a tie.  If no lane has a row, it is lane 0.
 //
-// Ties are rare.  Callers therefore read the row of the first lane before they test for a tie.  They break ties in a
-// `while` that runs at most once: an `if` would be predicated, and its instructions would take time in every column.
+// Ties are rare.  Callers may therefore read the row of one of these lanes before they test for a tie.  They break ties
+// in a `while` that runs at most once: an `if` would be predicated, and its instructions would take time in every
+// column.
 struct Vote {
     bool mine;
     unsigned lanes;
@@ -56,7 +57,7 @@ __device__ __forceinline__ Vote vote(int size) {
 struct Team {
     struct Board* board;
     int rank;
-    unsigned expected;  // arrivals that end the next barrier of a grid
+    unsigned expected;  // in a grid: number of arrivals, since the launch, that ended the last barrier
 };
 
 __device__ __forceinline__ int block_count() {
@@ -81,8 +82,8 @@ __device__ __forceinline__ T& at_hand(T& x) {
     return *static_cast<T*>(__cvta_shared_to_generic(address));
 }
 
-// The number of the thread.  Because of the assembly, the compiler does not compute values that depend on it earlier
-// than they are needed, which saves registers.
+// The number of the thread.  Because of the assembly, the compiler does not compute values that depend on this number
+// earlier than they are needed, which saves registers.
 __device__ __forceinline__ int this_thread() {
     int thread = threadIdx.x;
     asm volatile("" : "+r"(thread));

@@ -14,7 +14,7 @@
 // Defines COLUMNS (8, 16 or 64), the columns of a block.  A block with few columns ends sooner; the columns of a block
 // share one copy of L11.
 // Grid ceil(n / COLUMNS), or (ceil(apart / COLUMNS), blocks); block THREADS, dynamic shared memory
-// L_ROWS sizeof(Column) + rows sizeof(Staged) bytes; 2 w rows are staged, or w if no row moves.
+// L_ROWS sizeof(Column) + rows sizeof(Staged) bytes, where `rows` rows are staged: 2 w, or w if dst is null.
 //
 // With few columns, the longest chain of dependent steps determines the time.  Therefore all loads start before the
 // first barrier, and a single warp solves for a column, without further barriers.  The unknowns of a column are
@@ -42,9 +42,9 @@ constexpr int DONE = TILE / LANES;          // slots of a tile
 constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a time
 constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread loads at a time
 
-// A row of the columns of L of a tile; a tile holds the rows from its first unknown down.  Rows are padded, so that
-// 16-byte reads of eight rows use different banks.  The last tile comes first in memory: a chunk of slots may read past
-// the end of its tile, and then reads rows of another tile.
+// The entries of a row of L in the TILE columns of a tile; a tile holds the rows from its first unknown down.  Rows are
+// padded, so that 16-byte reads of eight rows use different banks.  The last tile comes first in memory: a chunk of
+// slots may read past the end of its tile, and then reads rows of another tile.
 struct Column { float at[TILE + 4]; };
 constexpr int TILES = MOST / TILE;
 __device__ __forceinline__ int first_row(int tile) { return TILE / 2 * (TILES - 1 - tile) * (TILES - tile); }

@@ -10,9 +10,9 @@
 // tcs_steepest  found[0], found[1]: the first i for which |z_i| is largest, and |z_i|; a NaN counts as larger than
 //               infinity.  The ascent is over if i is the same as in the last step.  unit: the unit vector e_i, or
 //               zeros if the ascent is over.  One block of 1024.
-// tcs_held      compares b and y (n x k, row-major), r = b - y.  For each column except the last `last` ones: sum of
-//               r_i^2, then sum of b_i^2.  For each of the last `last` columns: |z . r| with the column of z (n x last,
-//               row-major).  k blocks of 1024.
+// tcs_held      compares b and y (n x k, row-major), r = b - y.  sums has first sum r_i^2 of each column but the last
+//               `last` ones, then sum b_i^2 of each of these columns, then |z . r| of each of the last `last` columns,
+//               with its column z of z (n x last, row-major).  k blocks of 1024.
 //
 // Unless stated, grid ceil(n / 256), block 256.
 

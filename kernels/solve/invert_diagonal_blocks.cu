@@ -10,7 +10,8 @@
 //
 // tcs_invert_blocks: grid (ceil(n / BLOCK), 2), or (..., 1) for one triangle alone, block THREADS.
 //
-// tcs_begin_triangle also prepares the right-hand sides that triangular_solve.cu takes, for a single triangle:
+// tcs_begin_triangle also prepares the right-hand sides that triangular_solve.cu takes, for a single triangle t, whose
+// diagonal is stored.  `inverse` has the blocks of this triangle alone.
 //
 //   rows   T_IN [width][n]: the k columns of b, then `probes` random vectors (see probe.cuh), then zeros.
 //   b      T_IN n x k, strides b_row and b_col in entries.

@@ -32,7 +32,8 @@ __device__ __forceinline__ void largest(Bits* to, Bits v) {
     if (threadIdx.x % WARP == 0 && v) atomicMax(to, v);
 }
 
-// 2^-e (`inverse`) or 2^e, the power of two at or below a size, which may be subnormal; 1 for infinity and NaN.
+// 2^-e (`inverse`) or 2^e, where 2^e is the power of two at or below a size, but not below 2^-1022 or above 2^1022; 1
+// for infinity and NaN.
 __device__ __forceinline__ double power(Bits size, bool inverse) {
     const int e = int(size >> 52);
     if (e == 0x7ff) return 1.0;

@@ -47,7 +47,7 @@ __device__ __forceinline__ bool pending(double v) {
     return static_cast<unsigned long long>(__double_as_longlong(v)) == ~0ull;
 }
 
-// Reads a value of another thread block past the first-level cache; returns zero to a lane without `wants`.
+// Reads a value of another thread block, but not from the first-level cache; a lane without `wants` gets zero.
 __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }
@@ -68,7 +68,7 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
 
 // The part of a BLOCK x BLOCK tile that a thread holds, in runs of VECTOR entries.  If TRANS, columns are summed, and a
 // lane has the same columns in all rows of its warp.  Otherwise rows are summed, and a lane has ACROSS runs of EACH
-// rows.  With more rows, there are more sums over lanes, but the unknowns are read less often from shared memory, which
+// rows.  With fewer rows for a lane, there would be fewer sums over lanes, but reading the unknowns from shared memory
 // would take most of the time.
 constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
@@ -94,9 +94,9 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
 #if !TRANS
-// Sums each of EACH rows over WIDE lanes.  In each step a lane sends the partial sums of half of its rows to a partner.
-// The partner sends those of the other half, and the lane adds them to its own.  At the end, LANES lanes have the sum of
-// row threadIdx.x / LANES.
+// Begins to sum each of EACH rows over WIDE lanes.  In each step a lane sends the partial sums of half of its rows to a
+// partner.  The partner sends those of the other half, and the lane adds them to its own.  At the end, LANES lanes have
+// partial sums of row threadIdx.x / LANES, which `reduce` adds up.
 __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
     #pragma unroll
     for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {

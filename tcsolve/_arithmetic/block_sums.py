@@ -110,7 +110,7 @@ def multiply_add(a, b, fmt, sums, c=None):
 
 
 def _chain(a, b, k, sums, total):
-    """Return the FP32 numbers `total` in FP64 after all blocks are added."""
+    """Add all blocks to `total`, and return the sum; both hold FP32 numbers, stored in FP64."""
     work = _Work.of(total.shape)
     for first in range(0, k, sums.block):
         some = slice(first, first + sums.block)
@@ -131,7 +131,7 @@ class _Work(NamedTuple):
 
 
 def _add_block(a, b, sums, total, work):
-    """Return the FP32 numbers total + a b in FP64, for one block of k."""
+    """Return total + a b for one block of k; total and the result hold FP32 numbers, stored in FP64."""
     ieee = None
     if a.given is not None or b.given is not None or not np.isfinite(total).all():
         # Inf and NaN follow IEEE arithmetic.  FP64 does not overflow in sums of finite terms.

@@ -14,8 +14,8 @@ __all__ = [
 
 # Largest number of parts of a matrix, and smallest number of entries of a part.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
-# Largest number of parts of a matrix that is converted to FP64 for a product.  Small parts stay in the cache
-# of the host, but each one costs a launch on a device.
+# Largest number of parts in which a matrix is converted to FP64 for a product.  On the host, small parts stay
+# in the cache; on a device, each part costs a launch.
 WIDENED = {"cpu": MOST_PARTS, "cuda": 8}
 
 

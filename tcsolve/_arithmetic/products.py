@@ -1,8 +1,8 @@
 """The arithmetic of a product of two matrices, and a bound on its error.
 
 An operand is rounded to a tensor-core format (`hi`).  Its rounding error may be rounded to the same format
-(`lo`).  The refinement level says which of the four products of `hi` and `lo` are summed.  All functions are
-pure functions of numbers.
+(`lo`).  The refinement level says which of the four products of `hi` and `lo` are summed.  No function here
+reads an array.
 """
 
 import functools
@@ -211,7 +211,7 @@ def common_dtype(a, b):
         return a
     if "int8" in (a, b):
         raise InputError(
-            f"a has dtype {a} and b has dtype {b}; int8 is multiplied by int8 alone: convert one"
+            f"a has dtype {a} and b has dtype {b}; int8 is multiplied only by int8: convert one"
         )
     return "float64" if "float64" in (a, b) else "float32"
 
@@ -220,7 +220,7 @@ def common_dtype(a, b):
 def product_of(operands, precision, refine, rtol, engine):
     """Return the `Product` of two operands, from the arguments of `gemm`; they must be hashable.
 
-    FP32 products on the host that name no arithmetic are those of BLAS, if their bound is at most rtol.
+    On the host, float32 operands without `precision` and `refine` take 'fp32', if its bound is at most rtol.
 
     Parameters
     ----------

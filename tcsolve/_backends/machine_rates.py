@@ -27,8 +27,8 @@ class MachineRates:
         Orders n, increasing, and the seconds of `solve` for a general FP64 matrix and one right-hand side:
         of NumPy arrays on the host, and of CuPy arrays.
     to_device, to_host : tuple of float
-        Bytes per second of copies from and to NumPy arrays: of a small array by CuPy from pageable memory,
-        and of a large one through pinned buffers.
+        Bytes per second of copies from and to NumPy arrays: of a small array, which CuPy copies, and of a
+        large one, which goes through pinned buffers.
     date : str
         When they were measured; '' if they came with the library.
     """

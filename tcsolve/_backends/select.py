@@ -194,9 +194,9 @@ def clear_cache():
 
     Up to n = 32768, tcsolve keeps a work matrix and recorded graphs for a size: up to n = 8192 from its first
     solve on; for larger n the matrix from the second one on, and graphs from the third.  It keeps those of
-    the three sizes used last, if they take at most a tenth of the memory of the device; those of the last
-    size it keeps always.  If a solve needs this memory, tcsolve frees it.  The buffers of transfers, in the
-    memory of the host, are freed, too.
+    the three sizes used last, if they take at most a tenth of the memory of the device.  If they take more,
+    it keeps fewer sizes, but always one.  If a solve needs this memory, tcsolve frees it.  This function also
+    frees the buffers of transfers, which are in the memory of the host.
 
     Returns
     -------

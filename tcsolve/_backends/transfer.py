@@ -11,7 +11,7 @@ def brought(ops, x):
     """Return x as an array on the device of `ops`; x itself if it is there."""
     if is_cupy(x) == (ops.device == "cuda"):
         return x
-    # CuPy is there, because x or `ops` is on a device.
+    # CuPy can be imported, because x is a CuPy array or `ops` uses a GPU.
     from tcsolve._backends.cuda.runtime import transfers
 
     return transfers.to_host(x) if is_cupy(x) else transfers.to_device(np.asarray(x))

@@ -55,8 +55,8 @@ class Square(NamedTuple):
     Attributes
     ----------
     solve : callable or None
-        solve(b, share=None) computes b := L11**-1 b in place.  None if the result of `LUOps.solver` is as
-        fast.
+        solve(b, share=None) computes b := L11**-1 b in place.  None if a result of `LUOps.solver` is at least
+        as fast.
     divide : callable
         divide(l) computes l := l U11**-1 in place.
     bound : object
@@ -104,7 +104,7 @@ class LUOps(Protocol):
         """Factor the strip p[start:, start:stop] of a panel in place, by partial pivoting; return its swaps.
 
         The swaps are not applied to p: the rows of the factored strip, too, stay in their old places.
-        `started` is what `overlap` passes to its function: flags that the strip sets when it runs, or None.
+        `started` comes from `overlap`: flags that the strip sets when it runs.  With None it sets no flags.
         """
 
     def swap_rows(self, rows, swaps):
@@ -121,7 +121,8 @@ class LUOps(Protocol):
         """Apply `swap_rows` to some columns, then solve for U in those right of the panel.
 
         `panel` and `columns` are slices of the columns of rows.  L11 is the square block at the top of the
-        columns of the panel, after the swaps.  `solve` is a result of `solver` for L11.
+        columns of the panel, after the swaps.  `solve` is a result of `solver`, or of `square`, for L11; None
+        stands for substitution.
         """
 
     def solver(self, l, plan=None):
@@ -193,8 +194,8 @@ class LUOps(Protocol):
     def ahead(self, packed, a, b, steps):
         """Start the first steps of refinement with these factors of a; return a function that waits for them.
 
-        That function returns (x, r, sizes) for `refine_columns`.  Return None if it is faster to launch the
-        steps one by one.  a and b are such that `schedule.goes_ahead` is True.
+        That function returns (x, r, sizes) for `refine_columns`.  Return None if nothing is started; the
+        steps are then launched one by one.  a and b are such that `schedule.goes_ahead` is True.
         """
 
     def getrf(self, a, dtype, overwrite_a=False):

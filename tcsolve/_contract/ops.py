@@ -18,7 +18,9 @@ __all__ = ["Begun", "Ops", "RowStats"]
 
 
 class RowStats(Protocol):
-    """The largest |a_ij| of each row, and the sum of |a_ij| over each row; each is computed when it is read.
+    """The largest |a_ij| of each row, and the sum of |a_ij| over each row.
+
+    Each may be computed only when it is read.
 
     Attributes
     ----------
@@ -66,7 +68,8 @@ class Ops(Protocol):
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
     vendor : Stacks or None
-        The primitives of stacks on a GPU.  None on the CPU, except for the LU of a stack.
+        The primitives of stacks on a GPU.  None on the CPU; the LU of a stack replaces this None by the
+        functions of `tcsolve._solve.host.library`.
     """
 
     xp: Any
@@ -80,15 +83,16 @@ class Ops(Protocol):
     # ---- the runtime -----------------------------------------------------------------------
 
     def host(self, *arrays):
-        """Return small arrays as NumPy arrays, with one synchronisation for all of them."""
+        """Wait until small arrays are computed, and return them as NumPy arrays."""
 
     def converted(self, x, dtype):
         """Return x converted to `dtype`, or x itself if it has that dtype; subnormal numbers are kept."""
 
     def reading(self, *arrays):
-        """Start to copy arrays to the host; return a function that waits for the copies and returns them.
+        """Return a function that copies arrays to the host, and returns the copies.
 
-        It does not wait for work that is launched after this call.
+        The copies do not wait for work that is launched after this call.  So this work must not overwrite the
+        arrays.
         """
 
     def mark(self):
@@ -106,10 +110,10 @@ class Ops(Protocol):
         """
 
     def guarded(self, function, again=True):
-        """Return a function that calls `function` and raises a DeviceMemoryError when memory runs out.
+        """Return a function that calls `function`, and raises a DeviceMemoryError if memory is full.
 
         If cached memory can be freed, and `again` is True, `function` is called a second time first.  On the
-        host, a fork by another thread waits for the end of the call.
+        host, errors are not changed, but a fork by another thread waits for the end of the call.
         """
 
     def replayed(self, w, name, body):
@@ -123,13 +127,13 @@ class Ops(Protocol):
     def aside(self, w, others, name, body, then=None):
         """Start body(), which reads w and others, and runs at the same time as the work launched later.
 
-        Return a function that waits for it, or None if this device runs nothing concurrently.  The caller
-        must call that function before it frees an array that body reads.
+        Return a function that waits for it, or None if nothing was started.  The caller must call that
+        function before it frees an array that body reads.
 
-        body returns two objects; the first is a small array, and its copy to the host may start at once.
-        The function returns both; the first is then read by `host`.  body reads nothing back and writes only
-        its results.  Equal names mean equal work.  If given, then(first, second) replaces the two results by
-        two others, and may read other arrays.
+        body returns two objects, the first of which is a small array.  The function returns the same two, but
+        the first may be a copy that is still on its way to the host; `host` reads it.  body reads nothing
+        back and writes only its results.  Equal names mean equal work.  If given, then(first, second)
+        replaces the two results by two others, and may read other arrays.
         """
 
     # ---- norms and scaling -----------------------------------------------------------------
@@ -137,9 +141,9 @@ class Ops(Protocol):
     def extremes(self, a, dtype=None):
         """Start the survey of a square a; return it as `Begun`.
 
-        The numbers are the largest and the smallest row sum, the largest and the smallest column sum, the
-        minimum of 2 |a_ii| - row_sum_i, and the minimum of 3 |a_jj| - col_sum_j.  NaN propagates.  a must not
-        change before `Begun.wait` has returned.
+        The sums are those of |a_ij|.  The numbers are the largest and the smallest row sum, the largest and
+        the smallest column sum, the minimum of 2 |a_ii| - row_sum_i, and the minimum of 3 |a_jj| - col_sum_j.
+        NaN propagates.  a must not change before `Begun.wait` has returned.
 
         The copy is `cast_scaled(a, None, None, dtype)`, if the survey makes it in the same pass over a.
         """
@@ -148,7 +152,7 @@ class Ops(Protocol):
         """Return the `RowStats` of a diag(s), where the scales s default to one."""
 
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
-        """Return diag(r) a diag(s), row-major, in `dtype`; None stands for scales of one.
+        """Return diag(r) a diag(s), row-major, in `dtype`; r and s may both be None, which stands for ones.
 
         The scales are powers of two, so each entry is rounded only once.  The result is a new matrix or
         `out`.  `out` is FP32 or complex64 and has contiguous rows.
@@ -161,7 +165,8 @@ class Ops(Protocol):
 
         out is written only after all memory is allocated.  Return a function again(a, b, c, out), or None.
         The function repeats the product on arrays with the same dtypes, shapes, strides, and addresses modulo
-        16.  It returns the result, or None if more checks are needed, because out may overlap another array.
+        16.  If out is None, it makes a new array.  It returns the result, or None if `gemm` must be called
+        instead: because out may overlap another array, or because the launch was refused.
         """
 
     def product(self, a, x, adjoint=False, triangle=None):
@@ -189,8 +194,8 @@ class Ops(Protocol):
     def probes(self, n):
         """Return the four first vectors of the condition estimate as columns, shape (n, 4).
 
-        They are 1 / n, then (-1)**i (1 + i / (n - 1)), then two with random entries.  The random entries are
-        uniform, with mean 0 and variance 1, and the same in every call.
+        Entry i is 1 / n in the first vector, and (-1)**i (1 + i / (n - 1)) in the second one.  The other two
+        have random entries, which are uniform, with mean 0 and variance 1, and the same in every call.
         """
 
     def signs(self, v, state):

@@ -63,7 +63,10 @@ class Rules(Protocol):
         """Return the `Update` of products with L inside a panel; it is about as precise as the storage."""
 
     def near_update(self, update, columns):
-        """Return the `Update` of the columns that follow a panel: `update` or a more precise one."""
+        """Return the `Update` for the columns of the next panel: `update` or a more precise one.
+
+        `columns` is the width of the panel that updates them.
+        """
 
 
 @dataclass(frozen=True)
@@ -164,8 +167,8 @@ class StepPlan:
     first : int
         The columns before this one are updated first.
     near : int
-        The columns before this one belong to the next panel.  The columns first:near are updated while the
-        next panel is factored.
+        The first column right of the next panel.  The columns first:near, if there are any, are updated while
+        the next panel is factored.  Unless `is_ahead`, first and near are n.
     near_update, update : Update
         The arithmetic for the columns before `near`, and for all others.
     last_row : int or None

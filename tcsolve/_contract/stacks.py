@@ -1,6 +1,7 @@
 """The primitives of stacks and of structured matrices.
 
-A GPU has all of them.  The host has only those that the LU of a stack needs.
+A GPU has all of them.  The host has only those that the LU of a stack needs
+(`tcsolve._solve.host.library`).
 """
 
 from typing import Any, Protocol
@@ -16,14 +17,14 @@ class StackFactors(Protocol):
     info : array of int32, shape (m,)
         Not zero for each matrix with a factorization that broke down.
     nbytes : int
-        The bytes that the factors keep.
+        The bytes that the factors keep; only factors of general matrices have this attribute.
     """
 
     info: Any
     nbytes: int
 
     def solve(self, rhs, adjoint=False):
-        """Overwrite rhs (m, c, n) with A**-1 (or A**-H) times each row rhs[s, j], and return it.
+        """Return A**-1 (or A**-H) times each row rhs[s, j]; rhs (m, c, n) may be overwritten.
 
         rhs is contiguous, in FP64 or complex128.
         """
@@ -41,7 +42,8 @@ class Stacks(Protocol):
         """Return the full matrices that a band of a (m, n, n) describes; fill `seen` with facts about a.
 
         Entries with -below <= j - i <= above are read.  Other entries of the result are zero (mirror 0),
-        the entry on the other side of the diagonal (mirror 1), or its conjugate (mirror 2).
+        the entry on the other side of the diagonal (mirror 1), or its conjugate (mirror 2).  For mirror 2,
+        the diagonal of the result is real.
 
         Parameters
         ----------
@@ -53,13 +55,15 @@ class Stacks(Protocol):
         seen : array, shape (5, m), float64, contiguous
             Zeros before the call.  Receives for each matrix: the largest difference between an entry that
             is not read and the entry of the result; the largest |a_ij| that is read; 1 if an entry that is
-            not read is not zero; 1 if any entry is NaN or Inf; 1 if a diagonal entry is zero.  The first
-            three ignore NaN.
+            not read is not zero, or if, for mirror 2, a diagonal entry has an imaginary part larger than
+            rounding errors; 1 if any entry is NaN or Inf; 1 if a diagonal entry is zero.  The first three
+            ignore NaN.
         """
 
     def rows(self, b, probes):
-        """Return the columns of b (m, n, k), then `probes` random vectors, as FP64 rows (m, k + probes, n).
+        """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n).
 
+        The rows are in FP64 or complex128.
         There are at most two random vectors.  Their entries are uniform, with mean 0 and variance 1, and
         the same in every call.
         """
@@ -70,7 +74,7 @@ class Stacks(Protocol):
         """Tell whether one launch solves one system (`alone`), or a stack, of n unknowns and k columns."""
 
     def bytes_at_once(self, m, n, k, dtype, band):
-        """Return the bytes that this launch needs for its factors."""
+        """Return the bytes that `solve_at_once` allocates for its factors."""
 
     def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False):
         """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
@@ -133,9 +137,10 @@ class Stacks(Protocol):
         """
 
     def bytes_for_columns(self, dtype, kind, n, columns):
-        """Return the bytes of the planes of complex products (see `three_products`) for one system.
+        """Return the bytes that solves and products for many complex columns allocate, for one system.
 
-        It is 0 if there are none.
+        These bytes are for planes (see `three_products`), and for inverses.  The result is 0 if nothing is
+        computed in planes.
         """
 
     # ---- verification ----------------------------------------------------------
@@ -189,7 +194,7 @@ class Stacks(Protocol):
         band : tuple of int
             (below, above): the numbers of diagonals that are read.  Other entries count as zero.
         y : array, shape (k + c, n), contiguous
-            The columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128.
+            Its rows are the columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128.
         b : array, shape (n, k)
             It has the dtype of a, and so has x.
         info : array of int32, shape (1,), or None
@@ -212,8 +217,8 @@ class Stacks(Protocol):
             Number of right-hand sides.
         limits : tuple of float
             (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-            difference of mirror images).  The smallest norm is the reciprocal of the largest.  The
-            difference is relative to the largest |a_ij|; it is -1 if no mirror images are read.
+            difference of mirror images).  The smallest norm is the reciprocal of the largest.  The last
+            limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
         triangular : bool
             True if a zero on the diagonal makes a matrix singular.
         """

@@ -64,7 +64,7 @@ class QRFactors:
             return _trcon(wide), _trcon(whole)
 
     def in_range(self, g):
-        """Return R^-H D g in FP64; for g = A^H r it is as long as the part of r in the range of A."""
+        """Return R^-H D g in FP64; for g = A^H r, its 2-norm is that of the part of r in the range of A."""
         low, shift = self._near(g)
         h = self._solve(low, adjoint=True)
         return ldexp(self.ops.xp, self.ops.converted(h, g.dtype), shift)
@@ -139,8 +139,8 @@ def residual_error(factors, a, x, r, b):
     - ``(||f|| + ||R^-H g||) / max(||A|| ||x||, ||b||)``, where ``||R^-H g||`` is the size of the part of r
       in the range of A; without this part, g is zero.
 
-    In both cases x is the exact solution of a problem whose A and b differ by about this error [1]_.  A, x
-    and g are scaled as the factors are, so this holds for each column of A.
+    In both cases x is the exact solution of a problem whose A and b differ by about this error [1]_.  In the
+    formulas, A, x and g stand for A D, D^-1 x and D g, so this holds for each column of A.
 
     References
     ----------

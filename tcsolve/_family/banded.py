@@ -38,7 +38,7 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
 
     Returns
     -------
-    x : array, shape (n,) or (..., n, k)
+    x : array, shape (..., n) or (..., n, k)
 
     Raises
     ------
@@ -96,7 +96,7 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
 
     Returns
     -------
-    x : array, shape (n,) or (..., n, k)
+    x : array, shape (..., n) or (..., n, k)
 
     Raises
     ------

@@ -64,14 +64,14 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     lower : bool
         True: read the lower triangle, and return the factor in it.  False: the upper one.
     overwrite_a : bool
-        Allow writing the factor to the memory of a.  `cho_solve` then uses a copy of a.
+        Allow writing the factor to the memory of a.  `cho_solve` uses a copy of a in any case.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
 
     Returns
     -------
     (c, lower) : CholeskyFactors
-        A tuple as SciPy's.  The other triangle of c is not defined.  It also keeps the matrix.
+        A tuple as SciPy's, which also keeps the matrix.  The other triangle of c is not defined.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
 def _described(a, lower):
     """Return a copy of the Hermitian matrices that one triangle of a describes."""
     square = a.ndim == 2 and a.shape[0] == a.shape[1] and a.dtype.char in "fdFD"
-    if square and scipy.linalg.ishermitian(a):  # nearly always; it is compiled code
+    if square and scipy.linalg.ishermitian(a):  # compiled code; True nearly always
         return a.copy(order="K")
     return interpret(np, a, "positive definite", lower)
 
@@ -150,7 +150,7 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
 
     Returns
     -------
-    x : array, shape (n,) or (..., n, k)
+    x : array, shape (..., n) or (..., n, k)
 
     Raises
     ------

@@ -9,7 +9,7 @@ __all__ = ["guards_memory"]
 
 
 def guards_memory(function):
-    """Decorate a function so that missing memory of the device of its arguments is a DeviceMemoryError.
+    """Decorate a function so that it raises a DeviceMemoryError if the device of its arguments is full.
 
     The function must not overwrite its arguments on a device: after cached memory was freed, it is called
     again.
@@ -18,7 +18,7 @@ def guards_memory(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         for given in (*args, *kwargs.values()):
-            # For a pair of factors, look at the matrix that it keeps: reading our factors would compute them.
+            # Of a pair of factors, look at the matrix that it keeps: to read lu or piv may compute them.
             array = given
             if isinstance(given, tuple):
                 array = getattr(given, "matrix", None)

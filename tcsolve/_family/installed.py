@@ -56,7 +56,7 @@ def installed():
     - in `numpy.linalg`: `solve`, `inv` and `det`;
     - in `cupy.linalg`, if CuPy is imported: `solve` and `inv`.
 
-    At the end of the block, also after an exception, the modules are as before.
+    When the last such block ends, also after an exception, the modules are as before.
 
     Returns
     -------

@@ -57,7 +57,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     Warns
     -----
     LinAlgWarning
-        A is ill-conditioned.
+        A is ill-conditioned.  For NumPy arrays, SciPy gives this warning from version 1.17 on.
     AccuracyWarning
         Both residuals, ``||I - A X||`` and ``||I - X A||``, miss the bound.
 

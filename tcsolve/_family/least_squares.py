@@ -26,7 +26,7 @@ _lstsq = scipy.linalg.lstsq
 WORTH = 2e7
 # FP32 factors solve problems with an rcond down to about this.
 LEAST = 2.0**-22
-# With entries between 1 / TOP and TOP, norms in FP64 do not overflow.
+# If the largest entry is between 1 / TOP and TOP, norms in FP64 neither overflow nor underflow.
 TOP = 2.0**300
 DRIVERS = ("gelsd", "gelsy", "gelss")
 
@@ -51,17 +51,17 @@ class LeastSquares:
     reason : str
         Why no FP32 factors were used, in words; '' if they were.
     verified : bool
-        Whether every backward error meets the bound.
+        Whether every backward error meets the bound.  False for the other methods, which measure none.
     backward_error : ndarray of float64, shape (k,), or None
         For 'qr fp32': x is the exact solution of a problem whose A and b differ from yours by about this
         much, relative to their norms.  It is computed in FP64 from the arguments, x and the residual r:
         from ``b - r - A x`` and from ``A^H r``.  None for the other methods.
     bound : float
-        Largest backward error of a verified answer: the unit roundoff times sqrt(m).
+        Largest backward error of a verified answer: the unit roundoff times sqrt(m).  0 for other methods.
     iterations : int
-        Number of corrections of all columns.
+        Number of corrections; each one corrects all columns.
     rcond : float
-        Estimate of the reciprocal condition number of A in the 1-norm; NaN for the other methods.
+        Estimate of the reciprocal 1-norm condition number of R in A = Q R; NaN for the other methods.
     seconds : float
         Time of the call.
     device : str
@@ -115,7 +115,8 @@ def lstsq(
     b : array_like, shape (m,) or (..., m, k)
         The right-hand sides.
     cond : float, optional
-        Singular values below `cond` times the largest one count as zero.  By default machine epsilon.
+        Singular values below `cond` times the largest one count as zero.  By default machine epsilon, or, if
+        CuPy solves, max(m, n) times that.
     overwrite_a, overwrite_b : bool
         Allow a and b to be overwritten.
     check_finite : bool
@@ -127,7 +128,7 @@ def lstsq(
 
     Returns
     -------
-    x : array, shape (n,) or (..., n, k)
+    x : array, shape (..., n) or (..., n, k)
     residues : array, shape (k,) or ()
         As in SciPy: empty for 'gelsy', if m <= n, or if A does not have full rank.
     rank : int
@@ -139,7 +140,9 @@ def lstsq(
     LinAlgError
         The singular values do not converge.
     InputError
-        The shapes do not fit, a or b holds NaN or Inf, or the driver is unknown.
+        The driver is unknown.
+    ValueError
+        The shapes do not fit, or a or b holds NaN or Inf.
 
     See Also
     --------
@@ -174,7 +177,7 @@ lstsq.default_lapack_driver = "gelsd"
 def _solve_one(a, b, **how):
     found = _solved(a, b, how)
     residues = found.residues
-    if how["driver"] == "gelsy":  # SciPy returns none
+    if how["driver"] == "gelsy":  # then SciPy returns no residues
         residues = residues[:0] if residues.ndim else residues.reshape(1)[:0]
     return found.x, residues, found.rank, found.s
 
@@ -190,7 +193,8 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
     b : array_like, shape (m,) or (m, k)
         The right-hand sides.
     cond : float, optional
-        Singular values below `cond` times the largest one count as zero.  By default machine epsilon.
+        Singular values below `cond` times the largest one count as zero.  By default machine epsilon, or, if
+        CuPy solves, max(m, n) times that.
     check_finite : bool
         Raise a ValueError if a or b holds NaN or Inf.
 
@@ -203,7 +207,9 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
     Raises
     ------
     InputError
-        The shapes do not fit, or a or b holds NaN or Inf.
+        The shapes do not fit.
+    ValueError
+        a or b holds NaN or Inf.
 
     Notes
     -----

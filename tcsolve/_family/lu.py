@@ -28,11 +28,11 @@ class LUFactors(tuple):
 
     Attributes
     ----------
-    matrix : array, shape (..., n, n)
-        A copy of the matrix.
+    matrix : array, shape (..., n, n), or None
+        A copy of the matrix; None if the matrix is not square.
     factorization : Factorization or None
-        The factors that `lu_solve` uses.  If there are some, lu and piv are computed in the precision of the
-        matrix when they are first asked for.
+        The factors that `lu_solve` uses.  If there are such factors, lu and piv are computed only when they
+        are first read, in the precision of the matrix.
     """
 
     def __new__(cls, pair, matrix, factorization=None):
@@ -79,7 +79,7 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
     a : array_like, shape (..., m, n)
         The matrix, or a stack of matrices; NumPy or CuPy.
     overwrite_a : bool
-        Allow writing the factors to the memory of a.  `lu_solve` then uses a copy of a.
+        Allow writing the factors to the memory of a.  `lu_solve` uses a copy of a in any case.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
 
@@ -101,9 +101,9 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
 
     Notes
     -----
-    A large square matrix is factored as by `tcsolve.factor`, in the precision that is predicted to be
-    fastest. `lu_solve` refines with these factors.  lu and piv are computed in the precision of A only
-    when the tuple is unpacked or indexed.
+    A single square matrix is factored by `tcsolve.factor` if it is on a GPU, or if a precision below its own
+    is predicted to be fastest.  `lu_solve` refines with these factors.  Then lu and piv are computed, in the
+    precision of A, only when the tuple is unpacked or indexed.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
 
     Returns
     -------
-    x : array, shape (n,) or (..., n, k)
+    x : array, shape (..., n) or (..., n, k)
 
     Raises
     ------
@@ -180,6 +180,8 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
 
     Warns
     -----
+    LinAlgWarning
+        rcond is below machine epsilon, or not known, if `tcsolve.factor` made the factors.
     AccuracyWarning
         The backward error of x misses the bound.
 

@@ -43,16 +43,17 @@ def error_of_inverse(a, x, enough=0.0):
     ----------
     a, x : ndarray, shape (..., n, n)
     enough : float
-        If all errors of ``I - A X`` are at most this, the others are not measured.
+        If all errors of ``I - A X`` are at most this, those of ``I - X A`` are not measured.
 
     Returns
     -------
     ndarray of float64, shape (...)
-        NaN where x is not finite.
+        NaN where a or x is not finite.
 
     Notes
     -----
-    An inverse by xGETRI has a small residual on one side only [1]_.
+    The norms of A and X are infinity norms.  The norm of a residual is the largest entry of its product with
+    `signs`.  An inverse by xGETRI has a small residual on one side only [1]_.
 
     References
     ----------
@@ -77,7 +78,7 @@ def error_of_inverse(a, x, enough=0.0):
 def product(a, b):
     """Return a b; for two FP64 matrices by SciPy's BLAS.
 
-    LAPACK has just used its threads, with which the threads of NumPy's BLAS would compete for the cores.
+    LAPACK has just used the threads of SciPy's BLAS.  The threads of NumPy's BLAS would compete with these.
     """
     by_scipy = a.ndim == b.ndim == 2 and {a.dtype.char, b.dtype.char} <= set("dD")
     return matmul(a, b) if by_scipy else a @ b
@@ -89,7 +90,7 @@ def error_of_factors(a, lu, swaps):
     Parameters
     ----------
     a, lu : ndarray, shape (n, n), float64 or complex128, column-major
-        lu is overwritten: a new array takes as long as some of the products.
+        A real lu is overwritten: a new array takes as long as some of the products.
     swaps : ndarray of int, shape (n,)
     """
     top = max(max(part.max(), -part.min()) for part in real_parts(a))

@@ -63,8 +63,8 @@ def norms_of(ops, a):
 class _Factored:
     """A system that is given by functions, not by a dense matrix.
 
-    `ops` has the arrays of the caller.  `measure` is the `Ops` that computes the errors: that of the host for
-    few unknowns.
+    `ops` is the `Ops` of the caller's arrays.  `measure` is the `Ops` that computes the errors: for few
+    unknowns, that of the host.
     """
 
     def __init__(self, ops, measure=None):
@@ -90,7 +90,7 @@ class _Factored:
         """Return (r, size, e): b - A x and ||A|| ||x|| of each column, both divided by 2**e."""
         xp = self._measure.xp
         x, b = (self._measure.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
-        if xp is np:  # on a device, asking costs more than scaling
+        if xp is np:  # on a device, reading the test takes longer than scaling
             size = self.size(x)
             if (is_safe(size) & is_safe(np.abs(x).max(axis=0))).all():
                 return b - self.product(x), size, 0
@@ -209,7 +209,7 @@ class LUSystem(_Factored):
     swaps : ndarray of int, shape (n,)
         Row i was swapped with row swaps[i].
     trans : {0, 1, 2}
-        0: A = P L U.  1: A is the transpose of that.  2: A is its adjoint.
+        0: A = P L U.  1: A = (P L U)^T.  2: A = (P L U)^H.
     """
 
     def __init__(self, lu, swaps, trans):

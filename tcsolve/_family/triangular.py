@@ -53,7 +53,7 @@ def solve_triangular(
 
     Returns
     -------
-    x : array, shape (n,) or (..., n, k)
+    x : array, shape (..., n) or (..., n, k)
 
     Raises
     ------
@@ -86,9 +86,10 @@ def solve_triangular(
 
 
 def _by_vendor(a, b, *, trans, lower, unit_diagonal, check_finite):
-    """Return x of one system or a stack on a device, or None if an answer misses the bound.
+    """Return x of one system or a stack on a device, or None.
 
-    Then, and for wrong arguments, each matrix is solved by itself.
+    It is None if an answer misses the bound or an argument is wrong.  Then the caller solves each system by
+    itself.
     """
     n, vector = a.shape[-1], b.ndim == 1
     if not (

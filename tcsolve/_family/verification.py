@@ -1,4 +1,4 @@
-"""Measure the backward error of an answer from the caller's arrays; correct x, or warn of it."""
+"""Measure the backward error of an answer from the caller's arrays; correct an x that misses the bound."""
 
 import functools
 

@@ -19,7 +19,7 @@ __all__ = ["gemm", "gemm_batched", "gemm_bound"]
 
 # Functions that repeat a product without checks, by the `_key` of its arguments; at most MOST_KEPT.
 _AGAIN, MOST_KEPT = {}, 4096
-# The addresses of arrays with one key are equal modulo ALIGNMENT, as `Ops.gemm` needs it.
+# Arrays with the same key have equal addresses modulo ALIGNMENT, which `Ops.gemm` requires.
 ALIGNMENT = 16
 
 
@@ -44,7 +44,7 @@ def gemm(
     ----------
     a, b : array, (m, k) and (k, n) after `transa` and `transb`
         Both NumPy or both CuPy.  The dtype is float16, bfloat16 (from ml_dtypes), float32, float64 or
-        int8.  Any strides are allowed.  Nothing is copied if rows or columns are contiguous.
+        int8.  Any strides are allowed; if neither rows nor columns are contiguous, a copy is made.
     c : array, (m, n), optional
         Needed if beta is not 0; otherwise it is not read.
     alpha, beta : real number
@@ -65,7 +65,7 @@ def gemm(
         `precision`, and for 'fp32' and 'fp64'; else 'ab', which for 'fp16' and 'tf32' is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
-        only 'auto', which multiplies by BLAS, and emulates the tensor cores for other precisions.
+        only 'auto': the operands are rounded to `precision`, and BLAS multiplies them.
     out : array, (m, n), optional
         Array for the result; it may be c.  float16 and bfloat16 are allowed if the sums are FP32.  Two
         entries must not share memory.
@@ -93,11 +93,12 @@ def gemm(
 
     Notes
     -----
-    float32 and float64 operands are scaled by powers of two, one for each row of op(a) and each column of
-    op(b).  The largest entry of each then lies in [2**13, 2**14).  So the range of FP16 (6e-5 to 65504) is no
-    limit for the operands, and their rounding errors need no scales of their own.  The scales are undone
-    exactly.  If a row or a column has an Inf or NaN, its results follow IEEE arithmetic.  They are computed
-    in FP64, so that no sum of finite entries overflows.
+    Before float32 and float64 operands are rounded to 'fp16', 'bf16' or 'tf32', they are scaled by powers of
+    two, one for each row of op(a) and each column of op(b).  The largest entry of each then lies in
+    [2**13, 2**14).  So the range of FP16 (6e-5 to 65504) is no limit for the operands, and their rounding
+    errors need no scales of their own.  The scales are undone exactly.  If a row or a column has an Inf or
+    NaN, its results follow IEEE arithmetic.  They are computed in FP64, so that no sum of finite entries
+    overflows.
 
     On a GPU, the tensor cores read float16 and bfloat16 operands as they are stored, if `precision` is their
     own format.  Tensor cores do not normalize subnormal numbers.  So a row or column with all entries below
@@ -158,8 +159,8 @@ def gemm_batched(
     precision, refine
         As in `gemm`.
     engine : {'auto'}
-        On a GPU, one kernel multiplies all matrices if no dimension is above 64.  Larger matrices are
-        multiplied one by one.
+        On a GPU, one kernel multiplies all matrices if no dimension is above 64.  Larger matrices, and those
+        with emulated sums, are multiplied one by one.  'fp32' and 'fp64' are batched products of cuBLAS.
     out : array, (batch, m, n), optional
         Array for the result; it may be c.
     rtol : float, optional
@@ -175,8 +176,8 @@ def gemm_batched(
     InputError
         As in `gemm`, or `engine` is not 'auto'.
     DeviceMemoryError
-        The device has too little memory.  a, b and c are unchanged.  `out` is unchanged too, unless a
-        dimension is above 64 and `out` is not c; then it may hold the first results.
+        The device has too little memory.  a, b and c are unchanged.  `out` is unchanged too, unless the
+        matrices are multiplied one by one and `out` is not c; then it may hold the first results.
 
     Notes
     -----
@@ -229,7 +230,7 @@ def _repeated(check, a, b, c, out, options):
 
 
 def _key(kind, *arrays):
-    """Return a key of all that `Ops.gemm` does not check again, or None unless all arrays are CuPy arrays."""
+    """Return a key of all that a repeated product does not check; None unless all arrays are CuPy arrays."""
     key = [kind]
     for x in arrays:
         if is_cupy(x):
@@ -247,7 +248,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
     Parameters
     ----------
     a, b : array
-        The operands of `gemm` or `gemm_batched`.  Only their dtypes and shapes are read.
+        The operands of `gemm` or `gemm_batched`.  Their entries are not read.
     transa : bool
         As in `gemm`.
     precision, refine, engine, rtol
@@ -288,12 +289,14 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        its factors.  A subnormal factor has the exponent of the smallest normal number; only operands that
        are read as they are stored can have such factors.  With refinement, a sum on the tensor cores has 16
        to 64 terms (8 to 64 for TF32) and is then added in FP32, rounded to nearest.  The error is then at
-       most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32.  The engine 'cublas' sums all k terms on the
-       tensor cores, whatever `refine` is.
+       most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32, or 1.25 k 2**-23 if that is smaller.  The engine
+       'cublas' sums all k terms on the tensor cores, whatever `refine` is.  With it, and without refinement,
+       2**-23 is added for each of the products.
     4. ``|x|.|y| <= ||x||_2 ||y||_2`` by the Cauchy-Schwarz inequality.
 
     The bound is the sum of 1 to 3, times 1 + 2**-8 for terms of second order.  Products of int8 are exact, so
-    their bound is 0.  'fp32' and 'fp64' have the bound k u [2]_.
+    their bound is 0.  'fp32' and 'fp64' have the bound k u [2]_.  For float64 operands, every precision but
+    'fp64' adds 2**-23, because they are rounded to FP32 first.
 
     References
     ----------

@@ -1,12 +1,12 @@
 """Right-looking LU with partial pivoting; the trailing update has any arithmetic of `formats.UPDATES`.
 
-There are two levels of blocks.  A panel consists of strips; one kernel, or LAPACK, factors a strip.  The
-matrix and the panel keep the storage precision.  The operands of the trailing update are rounded.  Products
-inside a panel, and products with the inverse of L11 that compute U, are about as precise as the storage.  A
-`Schedule` lists all steps with their arithmetic; this module does them.
+There are two levels of blocks.  A panel consists of strips; one kernel, LAPACK or cuSOLVER factors a strip.
+The matrix and the panel keep the storage precision.  The operands of the trailing update are rounded.
+Products inside a panel, and products with the inverse of L11 that compute U, are about as precise as the
+storage.  A `Schedule` lists all steps with their arithmetic; this module does them.
 
-Look-ahead: the columns of the next panel are swapped, solved and updated first.  Then the next panel is
-factored while all other columns are updated (`_Step`).
+Look-ahead: row swaps, the solve for U and the update are done first for the columns of the next panel.  Then
+the next panel is factored while all other columns are updated (`_Step`).
 
 If pivots are expected on the diagonal, a panel may be square (`_Panel`).  Then the blocks of L below it and
 of U right of it are products in the arithmetic of the updates.
@@ -33,7 +33,7 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
         Overwritten by the factors.
     update : Update
     block : int, optional
-        Number of columns of an outer panel (see `schedule`).
+        Number of columns of a panel (see `schedule`).
     look_ahead : bool
         Whether a panel may be factored at the same time as an update.  The factors have the same bits.
     dominant : bool
@@ -127,11 +127,11 @@ class _Step:
     following : _Panel
         The following panel.
     update : Update
-        The arithmetic of `rest`.
+        The arithmetic of `rest` for the columns right of the following panel.
     swaps_known : bool
-        Whether the panel has its swaps in all its own columns, so that other columns may be swapped at any
-        time.  A panel of one strip does not: `solve_first` swaps its own columns, and each solve for U swaps
-        the columns that it solves for.
+        Whether the swaps have been applied to all columns of the panel, so that they may be applied to other
+        columns at any time.  For a panel of one strip they have not: `solve_first` applies them to the panel,
+        and each solve for U applies them to the columns that it solves for.
     fills : bool
         Whether `fill` has anything to do.
     completes : bool
@@ -277,8 +277,9 @@ class _Panel:
         self.unswapped = self.stop
 
     def solve_first(self, last):
-        """Swap rows and solve for U in the columns up to `last`; round L of a wide panel concurrently.
+        """Swap rows and solve for U in the columns up to `last`.
 
+        At the same time, round L of a wide panel, unless `finish` has done that.
         These columns are few, so substitution is faster than an inverse of L11, unless the panel is square.
         Substitute even if the inverse exists already, so that no bit depends on the timing.
         """
@@ -349,7 +350,7 @@ class _Panel:
         self._operand(how)(c, u, share, first_row - self.stop)
 
     def _operand(self, how, **options):
-        """Return `LUOps.operand` of L below the rows of U; each `Update` has its own, made once."""
+        """Return `LUOps.operand` of L below the rows of U; it is made once for each `Update`."""
         if how.name not in self._operands:
             l = self.w[self.stop :, self.start : self.stop]
             self._operands[how.name] = self._lu.operand(l, how, **options)

@@ -20,8 +20,8 @@ NO_BAD_PIVOT = 2**31 - 1
 class BlockedFactors:
     """The factors of our own LU.
 
-    The report of the factorization is read when one of its values is first needed.  Work that was launched
-    before does not wait for it; its results are used only if the factors are good.
+    The report of the factorization is read when one of its values is first needed.  Solves may be launched
+    before that; their results are used only if the factors turn out good (`are_good`).
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class BlockedFactors:
 
     @classmethod
     def of(cls, ops, packed, report):
-        """Start to read the report of `LUOps.finish`."""
+        """Return the factors; the `report` of `LUOps.finish` is read later."""
         return cls(ops, packed, ops.reading(report))
 
     lu = property(lambda self: self.packed.lu)
@@ -81,13 +81,19 @@ class BlockedFactors:
         return self._ops.lu.solve_packed(self.packed, b, adjoint)
 
     def aside(self, name, body, then=None):
-        """Start body(), which solves with these factors, as `Ops.aside`; valid only if `are_good`."""
+        """Start body(), which solves with these factors, as `Ops.aside`.
+
+        The results are valid only if `are_good`.
+        """
         if self.inverses is None:
             return None
         return self._ops.aside(self.lu, (self.order, self.inverses), name, body, then)
 
     def ahead(self, a, b, steps):
-        """Start the first refinement steps with these factors of a, as `LUOps.ahead`; valid if `are_good`."""
+        """Start the first refinement steps with these factors of a, as `LUOps.ahead`.
+
+        The results are valid only if `are_good`.
+        """
         if self.inverses is None:
             return None
         return self._ops.lu.ahead(self.packed, a, b, steps)

@@ -18,11 +18,11 @@ __all__ = [
     "sweeps_at_once",
 ]
 
-# The condition estimator does the first solve and at most MAX_SWEEPS - 1 further sweeps, as xLACN2.  Before
+# The condition estimator does a first solve and then at most MAX_SWEEPS - 1 sweeps, as xLACN2.  Before
 # anything is read, it launches the first solve and SWEEPS_AT_ONCE sweeps.  For n in ALL_AT_ONCE, and a matrix
 # that is not dominant, it launches all sweeps: the refinement runs at the same time, and takes longer.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
-# Number of probes, the first right-hand sides of the estimator; number of refinement steps of their
+# Number of probes, the first right-hand sides of the estimator; largest number of refinement steps of their
 # solutions; and the largest contraction of the residual after which another step is tried.
 PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 
@@ -124,7 +124,8 @@ class Condition(NamedTuple):
           solution for e_j, and z the computed adjoint solution for sign(v).  If the solves were exact, both
           z^H e_j and z^H A v would be ||v||_1.  If v is an error of the solves, z^H A v is much smaller.
 
-        It is infinite if no column of A^-1 is nearly as large as the estimate.
+        It is infinite if rcond is 0, or if no column of A^-1 that was found has at least half the size of the
+        estimate.
     """
 
     rcond: float
@@ -210,7 +211,7 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         size = float(rows[number, 2])
         if size < 0.5 * largest:
             return math.inf
-        if number < len(held) - 2 * PROBES:  # `hold` has compared this sweep with A before
+        if number < len(held) - 2 * PROBES:  # `begun` has the result of `hold` for this sweep
             sums, missed = held[: 2 * PROBES], held[2 * PROBES + number]
         else:
             *sums, missed = _held_now(ops, a, begun, climbed[number : number + 2], solve_adjoint)
@@ -269,7 +270,7 @@ def joined(xp, probes, solutions, sweeps):
 
 
 def hold(ops, a, b, x, z):
-    """Compare the solutions x of A x = b with A.
+    """Compare A x with b for computed solutions x of A x = b.
 
     Return one array: the sums of |b - A x|^2 of the probes, the sums of their |b|^2, and |z^H (b - A x)| of
     the remaining columns.
@@ -299,8 +300,8 @@ def _ascent(estimate, rows):
 def sweeps_at_once(n, dominant):
     """Return how many sweeps of `condest` should be launched before anything is read.
 
-    For a dominant matrix two sweeps nearly always find the largest column.  Its refinement has few steps, too
-    short to hide more sweeps.
+    For a dominant matrix, two sweeps nearly always find the largest column, and the refinement is too short
+    to hide the time of more sweeps.
     """
     return MAX_SWEEPS - 1 if n in ALL_AT_ONCE and not dominant else SWEEPS_AT_ONCE
 

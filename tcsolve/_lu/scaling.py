@@ -45,8 +45,8 @@ class Scaling:
 class Frame:
     """A scaled system in which FP64 cannot overflow: diag(row) A diag(col) y = diag(row) b 2**-shift.
 
-    All scales are powers of two.  So x = diag(col) y 2**shift is exact, unless x itself overflows or
-    underflows.
+    All scales are powers of two.  So x = diag(col) y 2**shift has no rounding error, unless x itself
+    overflows or underflows.
     """
 
     scaling: Scaling
@@ -136,7 +136,7 @@ def _ldexp_parts(xp, x, exponent):
 
 
 def exponent_of(xp, x, axis=()):
-    """Return the exponent e of the largest entry along the axes, which are kept.
+    """Return the exponent e of the largest entry along the axes, which are kept; by default, of each entry.
 
     The largest real or imaginary part is in [2**(e - 1), 2**e).  e is 0 if that is zero, NaN or Inf.
     """
@@ -168,7 +168,7 @@ def _exponents_of_scale(xp, scale):
 
 
 def norm_and_exponent(ops, a):
-    """Return (m, e), where m 2**e is the infinity norm of a; no sum overflows, for a of any size."""
+    """Return (m, e), where m 2**e is the infinity norm of a; no sum overflows, however large the entries."""
     rows = [ops.row_stats(part).top.max() for part in real_parts(a)]
     top = max(float(v) for v in ops.host(*rows))
     exponent = int(np.frexp(top)[1]) if np.isfinite(top) else 0
@@ -213,7 +213,7 @@ def equilibrate(ops, a):
     top = largest([ops.row_stats(part.T, row).top for part in real_parts(a)])
     col = _inverse_power(xp, top)
     tiny = xp.flatnonzero(top < np.finfo(np.float64).tiny)
-    if tiny.size:  # these columns are zero, or underflow where only their rows are scaled
+    if tiny.size:  # these columns are zero, or underflow if only the rows are scaled
         exponent = largest_exponent(xp, a[:, tiny], _exponents_of_scale(xp, row))
         exponent = xp.clip(-exponent, -MAX_EXPONENT, MAX_EXPONENT)
         col[tiny] = xp.ldexp(xp.ones(len(exponent)), exponent)

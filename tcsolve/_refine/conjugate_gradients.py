@@ -21,8 +21,9 @@ def cg(ops, apply, correct, r, *, most, tol, give_up=None):
         Residuals, nonzero and finite; float64 or complex128.
     most : ndarray of int, shape (k,)
         Largest number of steps of each column, at least 1.
-    tol : float
-        A column is done when its updated residual is at most `tol` times the one at the start.
+    tol : float or ndarray, shape (k,)
+        A column is done when the norm of its residual is at most `tol` times the norm at the start.  This
+        residual is updated in each step, not recomputed.
     give_up : callable, (steps, reduction) -> bool, optional
         As for `krylov.fgmres`.
 
@@ -32,9 +33,10 @@ def cg(ops, apply, correct, r, *, most, tol, give_up=None):
 
     Notes
     -----
-    The rounding errors of a preconditioner in low precision change from step to step.  So the new direction
-    is made orthogonal to the last one by z (r - r_last) in place of z r [1]_.  A column also ends when its
-    direction p has p^H A p <= 0: then A or the preconditioner is not definite.
+    The rounding errors of a preconditioner in low precision change from step to step.  So the next direction
+    is p = z + beta p_last with beta = z^H (r - r_last) / (z_last^H r_last), where the usual method has z^H r
+    in the numerator [1]_.  A column also ends when p^H A p is not positive: then A is not positive definite,
+    or p is zero or not finite.
 
     References
     ----------

@@ -1,9 +1,9 @@
 """Products and residuals with about twice the digits of FP64, by exact products of slices.
 
-Matrices and vectors are cut into slices, whose sum they are.  The entries of a slice are integers times a
-power of two, which is the same in each row of a matrix and in each column of vectors.  The integers have so
-few bits that FP64 holds the sums of their products exactly.  So BLAS may add them in any order [1]_.  The
-results of all products are added with their rounding errors.
+A matrix or a vector is the sum of some slices and a small rest.  The entries of a slice are integers times a
+power of two; each row of a matrix, and each column of vectors, has one such power.  The integers have so few
+bits that FP64 holds the sums of their products exactly.  So BLAS may add them in any order [1]_.  When the
+products of slices are added, the rounding error of each addition is computed, and these errors are added too.
 
 References
 ----------
@@ -18,8 +18,9 @@ from tcsolve._arithmetic.matrix_parts import WIDENED, parts
 
 __all__ = ["Pair", "product", "residual", "two_sum"]
 
-# Number of slices.  With 18 bits or more in each, the products that are not exact are below 2**-54 of the
-# largest products.  So their rounding errors are below 2**-107 of these, times a factor that grows with n.
+# Number of slices.  Up to n = 2**17 each has at least 18 bits.  Then the products with a rest, which are not
+# exact, are below 2**-54 of the largest products.  So their rounding errors are below 2**-107 of the largest
+# products, times a factor that grows with n.
 SLICES = 3
 BITS = 53
 # Number of entries of a block on the host: its slices stay in the second-level cache.
@@ -46,7 +47,7 @@ class Pair(NamedTuple):
 
 
 def two_sum(x, y):
-    """Return x + y rounded to FP64, and its rounding error, which is exact (Knuth)."""
+    """Return x + y rounded to FP64, and the exact rounding error of this sum (Knuth)."""
     s = x + y
     part = s - x
     return s, (x - (s - part)) + (y - part)
@@ -100,7 +101,7 @@ def _row_by_row(ops, a, x, b):
 
 
 def _blocks(a, device):
-    """Return ranges of rows of a; their slices stay in the cache of the host, or fill a device."""
+    """Return ranges of rows of a: on the host so few rows that their slices stay in the cache."""
     if device != "cpu":
         return parts(*a.shape, WIDENED[device])
     step = max(1, CACHE_ENTRIES // a.shape[1])
@@ -113,7 +114,7 @@ def _parts(x):
 
 
 class _Vectors(NamedTuple):
-    """k vectors as slices side by side (n, SLICES k), the rest beyond the slices, and the vectors in FP64."""
+    """k vectors: their slices side by side (n, SLICES k), their rests, and the vectors rounded to FP64."""
 
     slices: Any
     rest: Any
@@ -126,7 +127,7 @@ class _Vectors(NamedTuple):
 
 
 class _Matrix(NamedTuple):
-    """Rows of a matrix as slices, the rest beyond the slices, and the rows themselves."""
+    """Some rows of a matrix: their slices, their rests, and the rows themselves."""
 
     slices: list
     rest: Any
@@ -138,7 +139,7 @@ class _Matrix(NamedTuple):
         return cls(*_sliced(xp, a, 1, bits, room[:, : len(a)]), a)
 
     def times(self, ops, x):
-        """Return terms (m, k) whose sum is the product with the vectors, the largest first."""
+        """Return terms (m, k) whose sum is the product with the vectors."""
         k = x.rest.shape[1]
         terms = []
         for piece in self.slices:
@@ -148,10 +149,11 @@ class _Matrix(NamedTuple):
 
 
 def _sliced(xp, v, axis, bits, room=None):
-    """Return ([slice, ...], rest), whose sum is v; each slice has at most `bits` bits along the axis.
+    """Return ([slice, ...], rest), whose sum is v; the integers of a slice have at most `bits` bits.
 
-    They are stored in `room`, shape (SLICES + 1, *v.shape), if it is given: new memory takes the host longer
-    than the arithmetic.
+    The power of two is the same for all entries along `axis`.  The slices and the rest are stored in `room`,
+    shape (SLICES + 1, *v.shape), if it is given: to allocate memory takes the host longer than the
+    arithmetic.
     """
     *pieces, rest = xp.empty((SLICES + 1, *v.shape)) if room is None else room
     top = xp.abs(v, out=rest).max(axis=axis, keepdims=True)

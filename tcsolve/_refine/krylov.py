@@ -24,7 +24,7 @@ LOSABLE = 4.0
 
 
 class Cycle(NamedTuple):
-    """The result of one cycle of `fgmres` or `gmres`.
+    """The result of one cycle of `fgmres`, `gmres` or `cg`.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class Cycle(NamedTuple):
         Number of steps of each column.
     reductions : list of (ndarray of int, ndarray), both of shape (k,)
         For each step: the number of steps of each column so far, and the estimated norm of its residual
-        divided by the norm at the start.  The rounding errors of the correction are counted.
+        divided by the norm at the start.  FGMRES adds the estimated rounding error of the correction.
     most : int
-        Largest basis that was allowed.
+        Largest basis that was allowed; 0 for CG, which stores none.
     """
 
     d: Any
@@ -63,7 +63,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     tol : float or ndarray, shape (k,)
         A column is done when the estimate of its residual is at most `tol` times the norm at the start.
     norm : float
-        Infinity norm of the operator, for the rounding errors of the correction.
+        Infinity norm of the operator, for the rounding errors of the correction; with 0 they are ignored.
     give_up : callable, (steps, reduction) -> bool, optional
         Called after step 20 and each later step with the largest reduction of the columns that are not
         done.  The cycle ends if it returns True.
@@ -76,8 +76,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     -----
     The correction is d = Z y, and the products A z_i have rounding errors.  So the residual of d differs from
     that of the least-squares problem for y by about u ||A|| sum |y_i| ||z_i||.  If the vectors of Z are
-    nearly dependent, the y_i grow while the residual of the least-squares problem falls [2]_.  So the
-    correction of a column is that of the last step whose rounding errors are small.
+    nearly dependent, the y_i grow while the residual of the least-squares problem falls [2]_.  So a column
+    gets the correction of the last step for which these rounding errors are small.
 
     References
     ----------
@@ -143,8 +143,8 @@ def gmres(ops, apply, correct, r, **how):
     Notes
     -----
     The basis is orthonormal, so the combination of its vectors loses no digits.  The rounding errors of the
-    operator remain, which the condition of M multiplies [1]_.  So `tol` should not be small: the caller
-    computes a new residual after each cycle.
+    products with A remain, and M^-1 multiplies them by up to the condition number of M [1]_.  So a small
+    `tol` is of no use; the caller computes a new residual after each cycle.
 
     References
     ----------
@@ -211,7 +211,7 @@ class _Vectors:
 class _Triangle:
     """The Hessenberg least-squares problems of k columns, reduced to triangles by Givens rotations.
 
-    `lost`, shape (k, most), is the rounding error of the residual for each unit of a coefficient.
+    `lost[:, j]` is the rounding error that a coefficient y_j = 1 adds to the residual.
     """
 
     r: np.ndarray
@@ -236,7 +236,7 @@ class _Triangle:
         return cls(r, g, lost, basis, beta, tol, done, steps, reduction)
 
     def append(self, h, size, lost):
-        """Append column j: h (k, j + 1), the subdiagonal `size` (k,), and the loss for a unit of y_j (k,)."""
+        """Append column j: h (k, j + 1), the subdiagonal `size` (k,), and column j of `lost` (k,)."""
         j = h.shape[1] - 1
         h = h.astype(complex)
         for i, (c, s) in enumerate(self.rotations):
@@ -264,9 +264,10 @@ class _Triangle:
         return self.reduction[~self.done].max()
 
     def solve(self):
-        """Return the coefficients, and the rounding errors over `beta` after each step; both (k, steps).
+        """Return the coefficients y, and the rounding errors / `beta` after each step; both (k, steps).
 
-        The coefficients of a column are zero beyond the last step whose rounding errors are small.
+        The coefficients of a column are those of the last step with small rounding errors, with zeros for
+        the later steps.  If no step has small ones, they are those of the last step.
         """
         y = np.zeros((len(self.steps), max(self.steps)), dtype=complex)
         rounding = np.zeros(y.shape)

@@ -118,7 +118,10 @@ class _Task:
     goal: float  # the error below which a column is not corrected
 
     def is_hopeless(self, error, before, columns):
-        """Tell whether a column needs more steps than its share of `worth`; there are `columns` in all."""
+        """Tell whether a column needs more steps than `worth` allows.
+
+        `worth` counts steps of all `columns`.  A step of fewer columns counts as a part of one.
+        """
         if self.worth == math.inf:
             return False
         worth = self.worth * columns / len(error)
@@ -163,10 +166,11 @@ def refine_columns(
         loop ends if a column would need more, at the rate of its last step.
     krylov_worth : float
         How many steps of FGMRES, each of all columns at once, are worth their time.  If `method` is 'auto',
-        FGMRES does not begin if this is less than it usually takes.
+        FGMRES begins only if WARM_UP_STEPS steps of the columns that have not converged are worth it.
     sure : float
-        A column that has met the bound, but not `sure` times the bound, is corrected once more if it
-        contracts.
+        Classical refinement of a column goes on until its error is at most `sure` times the bound, as long
+        as it contracts.  A column whose error ends between `sure` times the bound and the bound has converged
+        all the same.
     ahead : (x, r, sizes), optional
         Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
@@ -248,7 +252,7 @@ def _replay(task, ahead):
 def _classical(task, state, last):
     """Run classical refinement on the columns that contract, in place in `state`.
 
-    `last` is [(x, r)] of all columns; this empties the list, so that the caller does not keep their memory.
+    `last` is [(x, r)] of all columns.  The list is emptied here, so that the caller does not keep the memory.
     Return False if the remaining steps cost more than a better preconditioner.
     """
     ops, contraction = task.ops, task.plan.contraction
@@ -329,12 +333,13 @@ def _cycles(task, state, active, precondition):
         _, error = measure(ops, operator, trial, rhs)
         state.steps[active] += cycle.steps
         state.keep_better(ops, active, trial, error, bound)
-        # A column continues if the cycle has reduced its error by `contraction`, and if at this rate it
-        # meets the bound within max_steps.
+        # A column continues if the cycle has multiplied its error by at most `contraction`, and if at this
+        # rate it meets the bound within max_steps.
         rest = stopping.projected_steps(error, before, cycle.steps, bound)
         steady = stopping.contracting(error, before, task.plan.contraction)
         steady &= state.steps[active] + rest <= max_steps
-        # Else a column continues if a smaller tolerance is left, and the last one has ended its cycle.
+        # Else a column continues with the next smaller tolerance if there is one, and if the present
+        # tolerance has ended its cycle, not the largest number of steps.
         tighter = ~steady & np.isfinite(error) & (tried + 1 < len(tols))
         tighter &= cycle.steps < np.minimum(task.plan.basis, allowed)
         going = ~state.converged[active] & (steady | tighter)
@@ -352,7 +357,7 @@ def _cycle(task, precondition, r, *, most, tol, give_up):
         return cg(*args, most=most, **how)
     basis = np.minimum(plan.basis, most)
     if plan.method == "gmres":
-        # Not given up early: a cycle does not aim at the bound, and the basis limits it.
+        # GMRES is not given up early: its cycle does not aim at the bound, and the basis limits it.
         return gmres(*args, basis=basis, tol=tol)
     return fgmres(*args, basis=basis, norm=operator.norm, **how)
 

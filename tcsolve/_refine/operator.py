@@ -20,8 +20,8 @@ class Operator:
     norm : float
         Infinity norm of A.
     row, col : array, shape (n,), optional
-        The scaling diag(row) A diag(col), if there is one.  Then the residual of the scaled system must meet
-        the bound too, so that small rows are as accurate as large ones.
+        The scaling diag(row) A diag(col), if there is one.  Then the backward error of the scaled system must
+        meet the bound too, so that small rows are as accurate as large ones.
     scaled_norm : float
         Infinity norm of diag(row) A diag(col).
     matrix : array, shape (n, n), optional
@@ -63,7 +63,7 @@ def measure(ops, operator, x, b):
     anything is not finite.
     """
     xp = ops.xp
-    # This is the only synchronisation of a step, unless there is a scaling.
+    # This is the only synchronisation of a step, unless there is a scaling or an outer system.
     r, residual, size = operator.residual(ops, x, b)
     error = quotient(residual, operator.norm, size)
     if operator.row is not None:

@@ -6,8 +6,8 @@ import numpy as np
 
 __all__ = ["SURE", "before_rounding", "contracting", "converged", "projected_steps", "target"]
 
-# The rounding of an FP64 residual of many unknowns is a part of the bound.  So an x with an error below the
-# bound, but above SURE times it, is corrected once more.
+# For many unknowns, the rounding error of an FP64 residual is not small compared with the bound.  So an x
+# with an error below the bound, but above SURE times the bound, is corrected once more.
 SURE = 0.9
 
 

@@ -68,7 +68,8 @@ def solve(
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
         GPU if the predicted time, transfers included, is shorter there.  A process that has not imported CuPy
-        starts to use the GPU once its solves so far would have been faster there by the time of the start.
+        starts the GPU only when the time that its solves would have saved there reaches the time of the
+        start.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
@@ -112,8 +113,8 @@ def solve(
     -----
     An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
     side, with u = 2**-53 (2**-24 for FP32).  For n below 4 (complex: 8), n is replaced by that number.  The
-    residual is computed in FP64 [1]_ [2]_.  For up to 32 unknowns it is as exact as in long double, because
-    there the rounding of an FP64 residual matters.
+    residual is computed in FP64 [1]_ [2]_.  For up to 32 unknowns it is as accurate as in long double,
+    because there the rounding of an FP64 residual matters.
 
     References
     ----------
@@ -156,7 +157,7 @@ def _is_usual(transposed, precision):
 
 
 def _plain_answer(a, b, assume_a, options):
-    """Return x if the systems are small and plain, else None; then the general code must solve them."""
+    """Return x if the systems are small and plain.  Return None if the general code must solve them."""
     lower, _, check_finite, _, device, *_ = options
     if type(device) is not str or not (assume_a is None or type(assume_a) is str):
         return None

@@ -33,8 +33,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
         Right-hand sides, NumPy or CuPy.
     correct : callable, (n, k) -> (n, k)
         Applies an approximate inverse of A to residuals: a factorization in any precision, a preconditioner,
-        or another program.  The residuals are not scaled, so a solver with a small range must scale them
-        itself.  `correct` receives copies of the residuals, and its result is copied to FP64.
+        or another program.  The residuals are not scaled, so a solver in a format with a small range must
+        scale them itself.  `correct` receives copies of the residuals, and its result is copied to FP64.
     x0 : array, shape of b, optional
         The first x; by default ``correct(b)``.
     norm : float, optional
@@ -183,7 +183,7 @@ def _is_finite(ops, operator):
 
 
 def _smaller(ops, operator, b, correct):
-    """Return the system with A and b divided by a power of two, so that the sums of a row do not overflow."""
+    """Return the system with A and b divided by a power of two, so that sums over a row do not overflow."""
     xp, shift = ops.xp, len(b).bit_length() + 1
     a = ldexp(
         xp, ops.converted(operator.matrix, np.result_type(operator.matrix, np.float64)), -shift
@@ -242,9 +242,10 @@ def _start(x0, b, dtype):
 
 
 def _held(function, name, dtype, ops):
-    """Return the caller's function of columns, with a check of its result, on copies of its input and result.
+    """Return a function that calls the caller's function of columns, and checks and copies its result.
 
-    So it may overwrite its argument, and return the same memory again and again.
+    The caller's function gets a copy.  So it may overwrite its argument, and may return the same memory each
+    time.
     """
 
     def call(v):

@@ -32,7 +32,7 @@ from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
 
-# Structures whose matrices have no known zeros; None is 'general' until the entries are looked at.
+# Structures whose matrices have no known zeros.  None counts as 'general' until `detected` reads the entries.
 WITHOUT_ZEROS = (None, "general", "symmetric", "hermitian", "positive definite")
 TURNED = {"upper triangular": "lower triangular", "lower triangular": "upper triangular"}
 

@@ -35,14 +35,14 @@ def study(
           ``"suitesparse"`` or ``"file"``.  It may have filters: ``min_n``, ``max_n``, ``kind`` ('spd',
           'symmetric', 'unsymmetric', 'real', 'complex'), ``group`` and ``kappa`` (``"1e3:1e8"``).
         - ``{"mine": array}``: arrays of shape (n, n).
-        - The path of a study file, ``*.toml``, with matrices and plans.  Then `plans`, `device`, `seed`,
-          `rhs`, `history`, `spectrum` and `energy` are taken from the file where it has them.
+        - The path of a study file, ``*.toml``, with matrices and plans.  Then `plans` must be None, and
+          `device`, `seed`, `rhs`, `history`, `spectrum` and `energy` of the file replace the arguments.
     plans : str, Plan, dict, or a list of them
         ``"fp16"``; a `Plan`; or a grid of the fields of a `Plan`, as ``{"precision": ["fp16", "bf16"],
-        "method": ["ir", "gmres"]}``, and of ``"residual"`` as in `solve`.  Unless the grid says otherwise,
-        no more precise factorization follows (``fallback=False``), and a right-hand side may take 500 steps.
+        "method": ["ir", "gmres"]}``, and of ``"residual"`` as in `solve`.  A name, or a grid that does not
+        say otherwise, has ``fallback=False`` and ``max_steps=500``.  A `Plan` is taken as it is.
     path : path, optional
-        File for the rows, as JSON lines.  Each row is on the disk before the next run begins.
+        File for the rows, as JSON lines.  Each row is written to the disk as soon as its run is done.
     resume : bool
         Keep the rows that the file has, and do only the other runs.
     jobs : int
@@ -83,9 +83,9 @@ def study(
 
     Notes
     -----
-    The emulated arithmetic rounds the operands of the trailing updates.  A matrix with fewer columns than a
-    panel (``Plan.block``; 128 on a CPU) has no update, so nothing is rounded; the columns ``model`` and
-    ``panels`` of a row say this.
+    Precisions below FP32 round only the operands of the trailing updates, except those named '@each'.  If all
+    columns of a matrix fit into one panel (``Plan.block``; 128 on a CPU), it has no update, so nothing is
+    rounded; the columns ``model`` and ``panels`` of a row say this.
 
     Examples
     --------

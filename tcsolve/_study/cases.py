@@ -191,7 +191,7 @@ def load_case(case, seed, rhs):
     Raises
     ------
     Skipped
-        The matrix cannot be read, is not square, or is left out by a filter.
+        The matrix cannot be read, is empty or not square, or is left out by a filter.
     """
     if case.is_left_out:
         raise Skipped(case.options[LEFT_OUT])

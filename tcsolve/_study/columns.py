@@ -11,7 +11,7 @@ FACTS = ("n", "nnz", "dtype", "kappa", "kappa_norm", "kappa_scaled", "skeel", "d
 # Columns with many values in one row; tables leave them out.
 NESTED = ("history", "spectrum")
 SKIPPED, CRASHED = "SKIPPED", "CRASHED"
-# The columns of a table, in order; the fields of the plan come after 'plan', and others at the end.
+# The columns of a table, in order.  All other columns, such as the fields of the plan, come after 'plan'.
 COLUMNS = (
     *("matrix", "source", *FACTS, "plan"),
     *("status", "converged", "reason", "steps", "inner_steps", "cycles", "rungs"),

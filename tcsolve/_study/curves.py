@@ -11,9 +11,9 @@ from tcsolve._study.looks import MOST_CURVES, NAMES, Group, chosen, groups_of, s
 
 __all__ = ["DRAWINGS", "performance_profile"]
 
-# Matrices of a picture of histories; with several groups of plans each matrix has a row of panels.
+# Most matrices in a picture of histories: with one group of plans, and with several (a row of panels each).
 MOST_MATRICES, MOST_ROWS = 9, 5
-# With points of more matrices than these, a panel has fewer plans.
+# In a picture of points for more than MANY_POINTS matrices, a panel has at most FEW_PLANS plans.
 MANY_POINTS, FEW_PLANS = 30, 4
 # The marks of failed runs of each plan are higher than those of the plan before by this factor.
 FAILED_STEP = 1.3
@@ -92,7 +92,7 @@ def _history(ax, history, look):
 
 
 def _steps(figure, table, x="kappa"):
-    """Draw the steps to converge against a column of the matrix; runs that fail are in a band at the top."""
+    """Draw the steps to converge against column `x` of the table; runs that fail are in a band at the top."""
     rows = [row for row in table.ran if row.get(x) and math.isfinite(row[x])]
     rows = chosen(rows, f"a positive {x}")
     count = len({row["matrix"] for row in rows})

@@ -29,10 +29,12 @@ def facts_of(problem):
           '1, estimated'.
         - kappa_scaled: 1-norm condition number, estimated, after rows and columns are scaled by powers of
           two [1]_.
-        - skeel: ``|| |A^-1| |A| ||`` in the infinity norm; None for n above 2000.
+        - skeel: ``|| |A^-1| |A| ||`` in the infinity norm; None for n above 2000, or with a zero pivot.
         - dominance: smallest ``|a_ii| / sum of the other |a_ij|`` of a row.
         - spread: largest ``|a_ij|`` divided by the smallest one that is not zero.
         - zero_pivot: 1-based column of a pivot that is exactly zero in FP64; 0 if there is none.
+
+        If the matrix holds NaN or Inf, all but n, nnz, dtype and zero_pivot are None.
 
     References
     ----------

@@ -49,7 +49,7 @@ def _own_options(name):
 
 
 def _order(where, value):
-    """Return the order as int; 1e3 is one, too."""
+    """Return the order as int; a float such as 1e3 is allowed."""
     whole = isinstance(value, int | float | np.integer) and not isinstance(value, bool)
     if not (whole and 1 <= value <= MOST_N and value == int(value)):
         raise InputError(f"{where} is {value!r}, needs an integer from 1 to {MOST_N}")
@@ -63,7 +63,7 @@ def _require_number(where, value):
 
 
 def _try_small(name, options):
-    """Raise an InputError if the generator refuses the values of the options, which do not depend on n."""
+    """Raise an InputError if the generator refuses the options; for a small n, it refuses the same ones."""
     try:
         with np.errstate(all="ignore"):
             matrices.generate(name, **options | {"n": min(options["n"], 4)})

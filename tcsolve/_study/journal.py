@@ -1,4 +1,4 @@
-"""The file of finished rows: JSON lines, each on the disk before the next run begins."""
+"""The file of finished rows: JSON lines, each on the disk before the next one is written."""
 
 import json
 import os

@@ -149,7 +149,7 @@ def _common(words):
 
 
 def _look(i, taken, label):
-    """Return the keyword arguments of the curve of the i-th colour, unlike those whose colours are taken."""
+    """Return the keyword arguments of a curve in the i-th colour; `taken` has those of earlier curves."""
     colour = COLOURS[i % len(COLOURS)]
     turn = taken.count(colour)
     return {

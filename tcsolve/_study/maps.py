@@ -11,15 +11,15 @@ from tcsolve._study.looks import chosen, groups_of, shared_words
 
 __all__ = ["DRAWINGS", "heatmap_pages"]
 
-# Each status that is a failure has a letter in the heat map.
+# The letters of failures in the heat map; a status that is not listed has the letter x.
 LETTERS = {
     **{"STALLED": "s", "NOT_CONVERGED": "n", "SINGULAR": "0", "RAISED": "r", "CRASHED": "c"},
     **{"NONFINITE_INPUT": "f", "OVERFLOW": "o", "UNDERFLOW": "u"},
 }
-# Matrices on a page.
+# Most matrices on a page.
 MOST_MATRICES = 85
-# Width of a cell for at most so many plans, and height of one for at most so many matrices, in inches; the
-# size of the letters.
+# (largest number of plans, width of a cell in inches), and (largest number of matrices, height of a cell in
+# inches, size of the letters).
 WIDTHS = ((8, 0.42), (16, 0.3), (math.inf, 0.215))
 HEIGHTS = ((30, 0.16, 6), (math.inf, 0.105, 5))
 MOST_SPECTRA = 5
@@ -103,7 +103,7 @@ def _numbers(ax, cells, failed, norm, size):
 
 
 def _brief(value):
-    """Return a number in at most four letters where two digits suffice: 0.000412 is 4e-4."""
+    """Return a number with three digits, or with one if that takes more than four letters: 4e-4."""
     text = f"{value:.3g}"
     if len(text) <= 4:
         return text

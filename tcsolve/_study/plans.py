@@ -12,7 +12,7 @@ __all__ = ["DEFAULTS", "NamedPlan", "expand_plans"]
 
 # A study asks what each precision does alone.  So no other precision follows, and a run may take many steps.
 DEFAULTS = {"fallback": False, "max_steps": 500}
-# Names that a grid may use in place of the field.
+# Other names of fields that a grid may use.
 ALIASES = {"precision": "update"}
 
 

@@ -9,7 +9,7 @@ from tcsolve._solve.api import factor
 
 __all__ = ["forward_error", "reference_of"]
 
-# The plan of the most accurate solve, and the relative error of its x (see `_solve.ladder.residuals`).
+# The options of the most accurate solve, and the relative error of its x (see `_solve.ladder.residuals`).
 HOW, ACCURATE = {"precision": "fp64"}, 2.0**-52
 
 
@@ -30,8 +30,8 @@ def reference_of(problem, device="cpu"):
 
     Notes
     -----
-    FP64 factors and double-double residuals give x to about its last bit.  One more correction, which is not
-    added, has the digits that follow.
+    FP64 factors and double-double residuals give x to about its last bit.  One more correction gives the
+    digits that follow.  It is not added to x, but is the low part of the `Pair`.
     """
     a, b = (v.astype(np.result_type(v.dtype, np.float64)) for v in (problem.a, problem.b))
     try:
@@ -51,7 +51,7 @@ def reference_of(problem, device="cpu"):
 
 
 def forward_error(x, reference):
-    """Return ``||x - reference|| / ||reference||`` in the infinity norm; None if one is not known."""
+    """Return ``||x - reference|| / ||reference||`` in the infinity norm, or None if it is not known."""
     if reference is None or not np.isfinite(x).all():
         return None
     size = np.abs(reference.high).max()

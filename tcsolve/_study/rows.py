@@ -19,7 +19,7 @@ __all__ = ["Settings", "canonical", "crashed_row", "key_of", "rows_of"]
 
 
 class Settings(dict):
-    """What holds for all runs of a study: device, seed, rhs, history, spectrum, energy, and its hash."""
+    """What all runs share: device, seed, rhs, history, spectrum, energy, and the hash of the study."""
 
     @property
     def identity(self):
@@ -72,7 +72,7 @@ def rows_of(case, plans, settings):
 
 
 def crashed_row(case, plan, settings, reason):
-    """Return the row of a run that ended its process."""
+    """Return the row of a run whose process died, or was ended because the run took too long."""
     return _row(case, plan, settings) | {"status": CRASHED, "converged": False, "reason": reason}
 
 

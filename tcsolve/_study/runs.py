@@ -75,7 +75,7 @@ def raised(error):
 
 
 def _steps(solution):
-    """Return the counts of the corrections: all of them, those inside of Krylov cycles, and these cycles."""
+    """Return three counts: all corrections, those inside of Krylov cycles, and the Krylov cycles."""
     inner = [point.estimated for point in solution.history]
     cycles = sum(now and not after for now, after in zip(inner, [*inner, False][1:], strict=True))
     return {

@@ -14,7 +14,7 @@ from tcsolve._study.rows import Settings, canonical
 __all__ = ["DEVICES", "RIGHT_SIDES", "Spec", "read_study_file"]
 
 DEVICES, RIGHT_SIDES = ("auto", "cpu", "cuda"), ("ones", "random")
-# What a study file may hold, and the arguments of `tcsolve.study` that it gives.
+# The keys of a study file.  All but the title are arguments of `tcsolve.study`.
 KEYS = ("matrices", "plans", "seed", "rhs", "device", "history", "spectrum", "energy", "title")
 
 

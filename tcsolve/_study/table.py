@@ -38,7 +38,7 @@ class StudyTable:
     ran : tuple of dict
         The rows of runs, without those of matrices that were left out.
     columns : tuple of str
-        The names of all columns of the rows, in the order of tables.
+        The names of the columns of the rows, except history and spectrum, in the order of tables.
 
     Examples
     --------
@@ -97,7 +97,7 @@ class StudyTable:
 
     @property
     def columns(self):
-        """The names of all columns of the rows, in the order of tables."""
+        """The names of the columns of the rows, except history and spectrum, in the order of tables."""
         found = dict.fromkeys(key for row in self.rows for key in row)
         fields = [key for key in found if key not in COLUMNS and key not in NESTED]
         known = [key for key in COLUMNS if key in found]
@@ -175,7 +175,7 @@ class StudyTable:
         kind : {'histories', 'steps', 'profile', 'heatmap', 'spectrum'}
             - histories: the backward error after each step; ``matrix=`` names one matrix.
             - steps: the steps to converge against the condition number, for each plan; ``x=`` names another
-              column.
+              column of the table.
             - profile: the performance profile of Dolan and More [1]_ of the plans; ``measure=`` names the
               column to compare, 'steps' by default.
             - heatmap: the steps, or the failure, of each matrix with each plan; with more than 85 matrices it

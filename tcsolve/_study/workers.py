@@ -33,7 +33,7 @@ def parallel_rows(tasks, settings, jobs, limit_seconds=None):
     for task in tasks:
         waiting.put(task)
     stop = threading.Event()
-    threads = max(1, cores() // max(1, jobs))  # no task, no job
+    threads = max(1, cores() // max(1, jobs))  # without a task, jobs is 0
     crews = [
         _Crew(waiting, rows.put, settings, threads, limit_seconds, stop=stop) for _ in range(jobs)
     ]
@@ -147,7 +147,7 @@ class _Crew:
                 )
                 fresh = True
         if fresh:
-            self._process.stdout.readline()  # imports take time that is not that of a run
+            self._process.stdout.readline()  # wait for the imports: their time is not that of a run
         return self._process
 
     def _stop_late(self, process, late):

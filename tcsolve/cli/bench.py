@@ -42,7 +42,7 @@ class Solver(NamedTuple):
     ----------
     name : str
     call : callable
-        call(a, b) returns x; the arrays are of `Solver.prepare`.
+        call(a, b) returns x; a and b are results of `prepare`.
     prepare : callable
         Returns an array as this solver takes it, in the same memory.
     """

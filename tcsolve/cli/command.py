@@ -110,8 +110,8 @@ def _parser():
     solve.add_argument(
         "a",
         metavar="A",
-        help="file.mtx, file.mtx.gz, ss:NAME (SuiteSparse), gen:NAME, or - for a Matrix Market file, "
-        "plain or compressed by gzip, from standard input",
+        help="file.mtx, file.mtx.gz, file.rb, file.mat, ss:NAME (SuiteSparse), gen:NAME, or - for a Matrix "
+        "Market file, plain or compressed by gzip, from standard input",
     )
     solve.add_argument(
         "b", nargs="?", help="file.mtx, file.mtx.gz, or -; by default b = A x, with x from --rhs"

@@ -16,7 +16,11 @@ WIDTH = 100
 
 
 def report_of(problem, solution):
-    """Return the report: facts about the matrix, the fields of the `Solution` except x, and the versions."""
+    """Return the report: facts about the matrix, the fields of the `Solution` except x, and the versions.
+
+    'forward_error' is the error against the x_true of the problem, or None.  The estimate of the `Solution`
+    is 'forward_error_estimate'.
+    """
     x, exact, forward = solution.x, problem.x_true, None
     finite = bool(np.isfinite(x).all())
     with np.errstate(over="ignore"):

@@ -157,7 +157,7 @@ def _entry(text, filters):
 
 
 def _draw(table, folder, form):
-    """Draw every kind of picture; one whose numbers the rows lack is left out."""
+    """Draw every kind of picture; if the rows lack the numbers of one, warn and leave it out."""
     folder.mkdir(parents=True, exist_ok=True)
     for kind in PICTURES:
         try:

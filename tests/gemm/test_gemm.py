@@ -630,7 +630,7 @@ ONES = np.ones((3, 3), np.float32)
         ({"a": np.ones(3, np.float32)}, r"a has shape \(3,\).*gemm_batched"),
         ({"a": ONES.astype(np.complex64)}, "a has dtype complex64.*float64"),
         ({"b": ONES.astype(np.int32)}, "b has dtype int32"),
-        ({"a": ONES.astype(np.int8)}, "int8 is multiplied by int8 alone"),
+        ({"a": ONES.astype(np.int8)}, "int8 is multiplied only by int8"),
         ({"precision": "fp8"}, "precision is 'fp8'; needs"),
         ({"precision": "int8"}, "precision is 'int8' for operands of dtype float32"),
         ({"refine": "c"}, "refine is 'c'; needs one of 'none', 'a'"),

@@ -60,10 +60,7 @@ def test_it_is_told_once_and_its_time_counts_in_that_solve():
 
     (told,) = (s for s in found if s.note)
     assert told is found[f.replaced_after]
-    assert (
-        told.note
-        == f"fp64 factors replaced those in fp32, which {f.replaced_after} solves had used"
-    )
+    assert told.note == f"fp64 factors replaced the fp32 factors after {f.replaced_after} solves"
     assert (
         "note            fp64 factors replaced" in str(told) and told.to_dict()["note"] == told.note
     )

@@ -34,8 +34,9 @@ def blas_of(name, dtype):
 def matmul(a, b):
     """Return a b, row-major, for matrices (m, n) and (n, k), or for two stacks of equal length.
 
-    The dtypes are float32, float64, complex64 or complex128.  Nothing is copied if rows or columns are
-    contiguous and the dtypes are equal.  For residuals, `short_chains.product` has smaller errors.
+    The dtypes are float32, float64, complex64 or complex128.  Row-major and column-major matrices of one
+    dtype are not copied; matrices with gaps between rows or columns are.  For residuals,
+    `short_chains.product` has smaller errors.
     """
     if a.ndim > 2:
         return np.stack([matmul(one, other) for one, other in zip(a, b, strict=True)])

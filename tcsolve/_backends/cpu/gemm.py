@@ -2,8 +2,8 @@
 
 Operands are rounded as tensor cores round them, and multiplied in FP32.  There the product of two 11-bit
 numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
-sums.  Products that are not rounded are those of BLAS.  A `Product` with a `unit` has the sums of that
-GPU's tensor cores, too; it takes a hundred times as long.
+sums.  If the operands need no rounding, BLAS computes the product.  A `Product` with a `unit` has the sums of
+that GPU's tensor cores, too; it takes a hundred times as long.
 """
 
 import functools

@@ -6,11 +6,12 @@ import numpy as np
 
 __all__ = ["estimated_rcond", "inverse_norm"]
 
-# From this n on, `inverse_norm` takes less time than LAPACK's gecon.  For complex matrices it does not.
-# Besides, LAPACK sums vectors of more than 256 real numbers in an order that depends on their address.
+# From this n on, `inverse_norm` takes less time than LAPACK's gecon, except for complex matrices.  Besides,
+# LAPACK sums vectors of more than 256 real numbers in an order that depends on their address, so that the
+# bits of gecon may differ between two calls.
 LEAST_ESTIMATED = 250
 
-# Largest number of columns of the inverse that are looked at, as in LAPACK.
+# Largest number of columns of the inverse that are looked at; LAPACK looks at one column less.
 MOST_COLUMNS = 5
 
 

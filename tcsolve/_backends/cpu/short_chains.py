@@ -1,8 +1,8 @@
 """Products for residuals on the host, whose sums have short chains of additions.
 
 BLAS adds hundreds of products one after the other.  If all these additions round in one direction, the error
-of a residual is several times the bound that the residual has to meet.  Here, the sum of n products is the
-sum of n / c sums of c products.  So no chain has more than c + n / c additions.
+of a residual is several times the bound that the residual has to meet.  Here, n products are added in n / c
+sums of c products each, and then these sums are added.  So no chain has more than c + n / c additions.
 
 SciPy's wrappers of BLAS would copy the parts of a row-major matrix.  The routines themselves take the
 distance from one column to the next, and SciPy offers them to Cython and ctypes.
@@ -21,8 +21,8 @@ from tcsolve._backends.cpu.blas import blas_of, column_major
 
 __all__ = ["BY_NUMPY", "multiplier", "product"]
 
-# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks: they add LANES
-# terms at a time, or 8 or 16.  A longer row is summed in parts of PART_BYTES.
+# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks: they add 8, 16
+# or LANES terms at a time.  A longer row is summed in parts of PART_BYTES.
 SHORT_ROW, LANES, PART_BYTES = 8192, 32, 2048
 # The number of columns of a column-major matrix that are multiplied at a time, for a short and for a long x.
 FEW_COLUMNS, MORE_COLUMNS = 16, 64
@@ -47,7 +47,7 @@ ONE, ZERO = map(ctypes.addressof, NUMBERS)
 def product(a, x):
     """Return A x for a (m, n) and x (n,) or (n, k), or for stacks of them, in FP64 or complex FP64.
 
-    Nothing is copied if rows or columns are contiguous and the dtypes are equal.
+    A row-major or column-major a with the dtype of x is not copied.
     """
     if a.ndim > 2:
         return _times_stack(a, x)

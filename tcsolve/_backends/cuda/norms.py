@@ -87,7 +87,7 @@ def row_major(a, row_scale=None):
     some, copy = parts(*a.shape), None
     for rows in some:
         part = a[rows]
-        # All parts share one buffer.  The stream runs in order, so the last part has been read by now.
+        # All parts share one buffer.  The stream runs in order: a part is read before the next one is copied.
         copy = cupy.empty(part.shape, a.dtype) if copy is None else copy[: len(part)]
         copy[...] = part
         yield rows, copy, None if row_scale is None else row_scale[rows]

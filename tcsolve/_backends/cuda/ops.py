@@ -1,4 +1,4 @@
-"""The primitives on CuPy: cuBLAS and cuSOLVER where they are as fast as the hardware, else our kernels.
+"""The primitives on CuPy: cuBLAS and cuSOLVER where these reach the speed of the hardware, else our kernels.
 
 Settings of CuPy or cuBLAS do not change a result (see `tcsolve._backends.cuda.runtime.cublas_calls`).
 """
@@ -184,7 +184,7 @@ class CupyOps:
 
     def residual(self, a, x, b):
         if callable(a):
-            return _difference(b, a(x), x)  # only this is repeated when memory runs out
+            return _difference(b, a(x), x)  # if memory runs out, a(x) is not computed again
         return _residual(a, x, b)
 
     def column_max(self, v):

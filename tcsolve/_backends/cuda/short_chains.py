@@ -35,7 +35,7 @@ ALLOWED = 4
 
 
 def product(a, x):
-    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64; of many columns by long sums."""
+    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64; for many columns by long sums."""
     n, k = x.shape
     if n <= ONE_BLOCK or not (a.size and x.size):
         return a @ x
@@ -74,7 +74,7 @@ def checked(y, x, times, row_sums):
 
 
 def _times_vector(a, x):
-    """Return A x for x (n, 1); gemv splits the rows of a row-major matrix."""
+    """Return A x for x (n, 1); for a row-major matrix, gemv itself divides the sums."""
     a, x = _with_runs(a), _with_runs(x)
     y = cupy.empty((len(a), 1))
     step = len(x) if a.strides[1] == a.itemsize else GEMV_COLUMNS

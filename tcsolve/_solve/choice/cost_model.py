@@ -26,7 +26,7 @@ __all__ = [
     "steps_worth",
 ]
 
-# Expected number of refinement steps with each kind of factors, for systems where `choose_update` selects it.
+# Expected number of refinement steps for each update, for systems where `choose_update` selects this update.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
 # Number of vectors in use at the same time in refinement and condition estimate: (per right-hand side,
 # minimum).  Bytes per row of the inverted diagonal blocks, for two triangles with blocks of 128 FP32 or 64
@@ -275,9 +275,9 @@ def step_budget(update, following, n, nrhs, rates, *, is_complex=False):
 def steps_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many corrections of all columns cost as much as a solve with `following`.
 
-    The number counts a correction of all columns as one, and is at least the smallest budget of one column
-    divided by the number of columns.  For one column it is infinite, because `step_budget` limits it already.
-    If `following` is emulated, the price of FP64 is used.
+    A correction of all columns counts as one.  The number is at least LEAST_BUDGET (or EMULATED_BUDGET, if
+    `update` is emulated) divided by the number of columns.  For one column it is infinite, because
+    `step_budget` limits the steps already.  If `following` is emulated, the price of FP64 is used.
     """
     if following is None or nrhs == 1:
         return math.inf
@@ -290,7 +290,7 @@ def krylov_worth(update, following, n, nrhs, rates, *, is_complex=False):
     """Return how many steps of FGMRES with all columns cost half as much as a solve with `following`.
 
     The other half is for rcond: with factors that need FGMRES, its estimate takes about as many steps as x.
-    For an emulated `update`, this is `steps_worth`.
+    If `update` is emulated, or no rung follows, this is `steps_worth`.
     """
     if following is None or update not in rates.lu_flops:
         return steps_worth(update, following, n, nrhs, rates, is_complex=is_complex)
@@ -321,7 +321,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     dtype : dtype
         The dtype of the matrix.
     block : int
-        Number of columns of an outer panel, which determines the size of the operands of an update.
+        Number of columns of a panel, which determines the size of the operands of a trailing update.
     on_device : bool
         True: tensor cores, with packed operands.  False: emulated, with the full product in memory.
     kept : int
@@ -349,12 +349,12 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     # Packed operands L and U of a panel, 2 (TF32: 4) bytes per number.  For complex numbers L has two real
     # numbers per entry, and U four.
     width = 4 if how.name == "tf32" else 2
-    # Updates with three products need three parts of L and of U.  On Hopper they need two, and two more for L
-    # of the next panel, which is rounded during an update.
+    # Updates with three products need three parts of L and three of U.  On Hopper they need two of each, and
+    # two more for L of the next panel, which is rounded during an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
-        # L of the next panel, which is rounded during an update.  For FP16, the parts of the product that
-        # computes U are in the same memory before.
+        # One more for L of the next panel, which is rounded during an update.  With FP16, the same memory is
+        # used before for the parts of the product that computes U.
         parts += 1
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.

@@ -93,7 +93,7 @@ def goes_to_device(times, lost=0.0, start_seconds=0.0):
 
 
 def _corrected(system, samples, rates):
-    """Return the predicted seconds times a factor, measured over predicted seconds, between the samples."""
+    """Return the predicted seconds times measured / predicted seconds, interpolated between the samples."""
     logs = [math.log(seconds / _model_seconds(_usual(n), rates)) for n, seconds in samples]
     factor = np.interp(math.log(system.n), [math.log(n) for n, _ in samples], logs)
     return math.exp(factor) * _model_seconds(system, rates)

@@ -62,7 +62,7 @@ class MemoryPlan:
     planned : int
         The largest number that was predicted before a rung was factored.
     of_solve : int
-        The largest number that the present solve turned out to need.
+        The largest prediction for the present solve, from the right-hand sides and bases that it had.
     """
 
     def __init__(self, ops, a, block, extra):

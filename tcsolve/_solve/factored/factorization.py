@@ -233,11 +233,11 @@ class Factorization:
         -----
         1. Higham's estimator runs with the factors.  It gives an upper bound of rcond that is nearly always
            within a factor of 3.
-        2. Factors of roundoff u do not show an rcond below about u.  If the estimate is near u, it is
-           compared with A.
-        3. If the comparison does not confirm the estimate, the norm of the inverse is sampled.  Refined
-           solves are done for two random right-hand sides, and for the unit vector of the largest column that
-           the estimator found.  The sample is right within a factor of about sqrt(n).
+        2. Factors of roundoff u do not show an rcond below about u.  So an estimate near u is tested by
+           products with A.
+        3. If the test does not confirm the estimate, the norm of the inverse is sampled by refined solves.
+           Their right-hand sides are two random vectors, and the unit vector of the largest column of the
+           inverse that the estimator found.  The sample is right within a factor of about sqrt(n).
         4. If these solves do not converge, or if the estimate or the sample is near machine epsilon, A is
            factored by the next rung that can show such an rcond, up to FP64.
 
@@ -262,9 +262,9 @@ class Factorization:
 
         Notes
         -----
-        The result is a named tuple.  The current factors are used if logabsdet is accurate to eight digits
-        with them, by an estimate with random vectors.  Otherwise A is factored in FP64; these factors are
-        not kept.
+        The result is a named tuple.  The current factors are used if they are in FP64.  Other factors are
+        used if A has at least 64 rows, and an estimate with random vectors shows eight correct digits of
+        logabsdet.  Otherwise A is factored in FP64; these factors are not kept.
 
         Examples
         --------

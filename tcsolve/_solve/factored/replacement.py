@@ -27,7 +27,7 @@ class Replacement:
     allowed : bool
         Whether the factors may be replaced: on the host, if the caller has named no precision.
     solves : int
-        Number of solves so far.
+        Number of solves with these factors so far.
     lost : float
         Predicted seconds that FP64 factors would have saved in these solves.
     after : int or None
@@ -62,7 +62,7 @@ class Replacement:
             return ""
         condition.keep(made)
         self.after = self.solves
-        return f"fp64 factors replaced those in fp32, which {self.solves} solves had used"
+        return f"fp64 factors replaced the fp32 factors after {self.solves} solves"
 
     def count(self, ladder, steps):
         """Count a solve with these numbers of corrections, one for each right-hand side."""

@@ -150,9 +150,9 @@ class StackFactorization:
         Warns
         -----
         LinAlgWarning
-            rcond of a matrix is below machine epsilon.
+            rcond of a matrix is below machine epsilon, or not known.
         AccuracyWarning
-            A backward error misses the bound.
+            A backward error misses the bound, or x leaves the range of its dtype.
 
         Examples
         --------
@@ -210,8 +210,9 @@ class StackFactorization:
 
         Notes
         -----
-        Higham's estimator runs for all matrices together.  It gives an upper bound of rcond that is nearly
-        always within a factor of 3.
+        For factors in FP64, Higham's estimator runs for all matrices together.  It gives an upper bound of
+        rcond that is nearly always within a factor of 3.  With another precision, each number is that of
+        `Factorization.rcond`.
 
         Examples
         --------

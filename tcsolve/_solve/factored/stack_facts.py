@@ -15,7 +15,7 @@ __all__ = ["determinants_of_stack", "rconds_of_stack"]
 
 
 def rconds_of_stack(ops, a, factors):
-    """Return rcond of the matrices a (m, n, n), (m,) on the host; 0 for a singular one or one with NaN.
+    """Return rcond of the matrices a (m, n, n), (m,) on the host; 0 for one that is singular or not finite.
 
     `factors` are those of `ops.vendor`, or None for an empty stack.
     """

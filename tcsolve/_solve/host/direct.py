@@ -2,9 +2,9 @@
 
 For up to a few hundred unknowns, a solve takes as long as a few dozen calls from Python.  So these systems
 are solved with little overhead: a factorization by LAPACK, a residual for each step, one condition estimate.
-Band matrices, triangles and positive definite matrices of any size have their own LAPACK factorizations.
-Systems with NaN, extreme entries, a zero pivot in a general matrix, or an error above the bound are left to
-the ladder.
+Band matrices, triangles and positive definite matrices of any size have their own LAPACK routines.  Left to
+the ladder are systems with NaN or Inf, with a norm that is zero or overflows, with a zero pivot in a general
+matrix, or with an error above the bound.
 """
 
 import functools
@@ -37,7 +37,7 @@ MOST_STEPS = 2
 # Largest number of corrections with FP32 factors, unless the plan has one.  Systems whose rcond is large
 # enough for these factors need less than half as many.
 MOST_LOW_STEPS = 30
-# Number of vectors per right-hand side of that refinement.
+# Number of vectors per right-hand side that refinement with FP32 factors takes.
 LOW_VECTORS = 6
 # An FP32 system of up to this many unknowns is solved once more with FP32 factors if A is singular to working
 # precision and x exceeds the range of FP32.  The rounding of these factors makes x smaller, and x may still
@@ -45,19 +45,20 @@ LOW_VECTORS = 6
 MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
-# After a step that reduces the error to this number, the next step with FP32 factors meets the bound of FP64.
+# After a step with FP32 factors that reduces the error to this number, the next step nearly always meets the
+# bound of FP64.
 NEAR = 2.0**-40
 # Nearly every system needs this number of corrections with FP32 factors.
 AHEAD = 2
-# Below this rcond, most systems need more corrections.  For few unknowns and at least as many columns, these
-# take longer than factors in FP64.
+# Below this rcond, most systems need more corrections.  For few unknowns and at least as many columns, the
+# additional corrections take longer than factors in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
 
 
 def solve_directly(a, b, way, request, tried=None):
-    """Solve A x = b by LAPACK, or return None if the system is not ordinary.
+    """Solve A x = b by LAPACK, or return None if another way or the ladder must solve the system.
 
     Parameters
     ----------
@@ -68,7 +69,7 @@ def solve_directly(a, b, way, request, tried=None):
     way : Way
     request : Request
     tried : Way, optional
-        One that did not lead to an answer.
+        A `Way` that was tried before and did not lead to an answer.
     """
     start, problem = request.start, _Problem.of(a, b, way, request)
     if problem is None:
@@ -115,7 +116,7 @@ def solve_directly(a, b, way, request, tried=None):
 
 
 class _Problem(NamedTuple):
-    """A system in FP64, near 1 if its entries are extreme, and what is known of its norms."""
+    """A system in FP64, with A scaled to near 1 if it has extreme entries, and what is known of its norms."""
 
     matrix: np.ndarray  # A 2**-exponent
     band: Any  # its `Band`, or None
@@ -132,7 +133,7 @@ class _Problem(NamedTuple):
 
     @classmethod
     def of(cls, a, b, way, request):
-        """Return the problem, or None if A is zero or holds NaN or Inf, or if FP32 factors need scaling."""
+        """Return the problem; None if a norm of A is zero or not finite, or if FP32 factors need scaling."""
         columns = b.reshape(len(a), -1)
         wide = FP64["c" if a.dtype.kind == "c" else "f"]
         matrix = a.astype(wide, copy=False)
@@ -159,13 +160,13 @@ class _Problem(NamedTuple):
 
 
 def _least_rcond_of_low(b, plan):
-    """Return the rcond below which FP64 factors replace FP32 ones, for b (n, k)."""
+    """Return the rcond that a matrix must exceed to be solved with FP32 factors, for b (n, k)."""
     is_dear = plan.fallback and len(b) <= min(SMALL, b.shape[1])
     return FAST if is_dear else LOW_EPS / TRUST
 
 
 def _rcond(problem, factors, is_singular, way, request):
-    """Return rcond, or a lower bound of it if that is enough, and whether it was."""
+    """Return (rcond, False), or (a lower bound of rcond, True) if the bound is enough; 0 if A is singular."""
     dtype, least = problem.dtype, problem.least
     if problem.ordinary and not (request.estimate or way.plan):
         least = least_rcond(factors, len(problem.rhs), problem.norm, dtype, problem.matrix.dtype)
@@ -239,7 +240,7 @@ def _in_dtype(x, dtype, paired):
 def _norms(a, low=None):
     """Return the infinity norm and the 1-norm of a, and a lower bound of rcond or 0.
 
-    The norms are NaN if `low` factors need a scaled matrix.
+    `low` is the plan of FP32 factors, or None.  If these factors need a scaled matrix, the norms are NaN.
     """
     if low:
         found = _survey_of_few(a) if len(a) <= SMALL else _survey(a)

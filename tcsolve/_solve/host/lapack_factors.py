@@ -35,7 +35,7 @@ class General:
         return self._factors.solve(b, False)
 
     def inverted(self, dtype):
-        """Return the function that multiplies b (n, k) by A**-1, which it converts to `dtype`."""
+        """Return a function that multiplies b (n, k) by A**-1, which is converted to `dtype`."""
         lu, swaps, transposed = self._factors
         # As in `NumpyLU.solve`, other threads must not see that SciPy changes the pivots in place.
         inverse, _ = lapack_of("getri", lu.dtype)(lu, swaps.copy())
@@ -220,7 +220,7 @@ def is_positive_definite(a):
     """Tell whether the Hermitian a (n, n) has a Cholesky factorization; its entries may have any size.
 
     Rows and columns are scaled by powers of two, so that the diagonal is near 1.  This changes no rounding.
-    A matrix with NaN is not positive definite.
+    A matrix with NaN or Inf is not positive definite.
     """
     diagonal = a.diagonal().real.astype(np.float64)
     if not (diagonal > 0).all():

@@ -60,7 +60,7 @@ def _is_hermitian(a):
 
 
 def _has_corners(a):
-    """Tell whether a is neither triangular nor banded, because two corners are not zero."""
+    """Tell whether two corners of a are not zero, so that a is neither triangular nor banded."""
     return a[0, -1] != 0 and a[-1, 0] != 0
 
 

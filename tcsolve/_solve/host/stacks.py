@@ -218,8 +218,8 @@ def _solve_plainly(a, b, dtype, structure, work):
     """Solve m systems by LU in FP64; return (x, errors, gains, plain).
 
     A system is plain if x meets the bound, no norm is extreme, and all its gains, ``||A|| ||A**-1 g||``, are
-    below the limit of `_constants`.  Then rcond is above eps.  `work` is overwritten; if it is shorter than
-    a, that many systems are measured at a time.
+    below the limit of `_constants`.  Then rcond is above eps (see `gains`).  `work`, shape (l, n, n), is
+    overwritten; at most l systems are measured at a time.
 
     Notes
     -----

@@ -32,7 +32,7 @@ class Way(NamedTuple):
     factor : callable
         factor(a) factors the NumPy matrix a (n, n), or its `Band`.
     failure : Status or None
-        What a zero pivot means; None leaves the system to the ladder.
+        What a bad pivot means.  With None, the next way or the ladder solves the system.
     precision : str
         The name of the rung.
     plan : Plan or None

@@ -16,8 +16,8 @@ __all__ = ["ConditionEstimate"]
 # Factors of roundoff u show condition numbers up to about 1 / u.  An estimate of rcond above u / TRUST is
 # trusted.
 TRUST = 0.1
-# Below that, an estimate is confirmed by `Condition.doubt` if the roundoff of the factors is below FINE.
-# DOUBTED has the largest doubt as (largest n, doubt); it grows with n, because rounding errors accumulate.
+# Below that, and if the roundoff of the factors is below FINE, an estimate is trusted if `Condition.doubt` is
+# small.  DOUBTED has pairs (largest n, largest doubt); rounding errors, and so the doubt, grow with n.
 FINE, DOUBTED = 2.0**-15, ((16384, 0.1), (math.inf, 0.3))
 # Sampled estimates are good to a factor of sqrt(n).  Below this multiple of epsilon the next rung decides.
 NEAR_SINGULAR = 1000
@@ -61,18 +61,18 @@ class ConditionEstimate:
         return self._known[1]
 
     def begin(self, count):
-        """Start the solves of the estimate, which run during the refinement, if it is needed.
+        """If an estimate is needed, start its solves, which run during the refinement.
 
         With one right-hand side (`count`), `hold` runs during the refinement, too.  With more, it does not:
-        both would multiply with one cuBLAS handle, and cuBLAS gives the same bits each time only if a handle
-        is used in a single stream.
+        `hold` and the refinement would multiply with one cuBLAS handle in two streams.  Then cuBLAS might not
+        give the same bits each time.
         """
         ladder, system = self.ladder, self.ladder.system
         if self.least or self._is_known or ladder.is_busy:
             return
         if not system.finite or not self._as_given:
             return
-        if ladder.rung.how.native:  # LAPACK has an estimator, gecon
+        if ladder.rung.how.native:  # LAPACK has gecon; getrs of cuSOLVER runs nothing aside
             return
 
         a, ops = system.a, system.ops
@@ -120,8 +120,8 @@ class ConditionEstimate:
         rcond = own.rcond if own else rcond
         if ladder.rung.is_exact:
             return rcond
-        # An estimate far above u is wrong only if the pivots have grown extremely, which is very rare.  If
-        # our own estimator has run, the comparison with A is cheap, so it is made all the same.
+        # An estimate far above u is wrong only if entries have grown extremely in the LU, which is very rare.
+        # If our own estimator has run, the comparison with A is cheap, so it is made all the same.
         well = rcond > how.u / TRUST
         # With scaling, the comparison with A may show only the effect of the scaling, so it cannot confirm an
         # estimate near u.
@@ -152,8 +152,8 @@ class ConditionEstimate:
         return condest(ladder.system.ops, near.a, near.norm, forward, adjoint, begun)
 
     def _sampled(self, near, rcond, column):
-        """Return the sample of `sampled_rcond` that refutes or replaces the estimate rcond, or None."""
-        # Try a sample with a loose bound first.  If it agrees with the factors, its error is below 1 %.
+        """Return the `sampled_rcond` that may replace the estimate rcond, or None."""
+        # Try a sample with a loose bound first.  If it agrees with rcond, its error is below 1 %.
         system = self.ladder.system
         bound = stopping.target(system.a.dtype, len(system.a))
         sample = sampled_rcond(self.ladder, near, max(bound, 0.01 * rcond), column)

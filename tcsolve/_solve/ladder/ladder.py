@@ -24,7 +24,7 @@ from tcsolve._solve.problem.system import System
 __all__ = ["Ladder"]
 
 # Number of refinement steps that are launched before their errors are known, by the products of the update.
-# For n in ONE_MORE it is one more, because a fourth step is often needed there and takes little time.
+# For n in ONE_MORE it is one more, because that step is often needed there and takes little time.
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
 
 
@@ -86,7 +86,7 @@ class Ladder:
         check_finite : bool
             Raise an InputError if a holds NaN or Inf.
         seconds : dict, optional
-            The phases before this one.
+            The seconds of the phases before this call.
         timed : bool
             Whether the phases are timed.
         moved_bytes : int
@@ -160,7 +160,7 @@ class Ladder:
 
     @property
     def precision(self):
-        """The update of the current factors, or of the first ones."""
+        """The update of the current factors; before the first factorization, that of the plan."""
         return self.rungs[-1] if self.rungs else self.plan.update
 
     @property
@@ -188,7 +188,7 @@ class Ladder:
         return self.rung
 
     def climb(self, columns=1, most=math.inf):
-        """Factor with the next rung, for some right-hand sides; return False if there is none.
+        """Factor with the next rung (see `following`); return False if there is none.
 
         Rungs with a roundoff above `most` are skipped, but not the last one.
         """
@@ -212,7 +212,9 @@ class Ladder:
     def following(self, columns=1):
         """Return the next rung with more precise factors, or None.
 
-        For several right-hand sides, rungs that the device emulates are skipped: they take longer than FP64.
+        For several right-hand sides (`columns`), a rung that the device emulates is skipped: it takes longer
+        than FP64.  A rung whose LU has only one panel is skipped too: only trailing updates are rounded to
+        its precision, and one panel has none.
         """
         if not self.plan.fallback:
             return None
@@ -226,7 +228,7 @@ class Ladder:
         return following
 
     def _is_one_panel(self, update):
-        """Tell whether all columns are in one panel, so that there is no rounded update."""
+        """Tell whether all columns are in one panel, so that there is no trailing update."""
         n = self.system.a.shape[0]
         return n <= (self.plan.block or widest_panel(self.system.ops, n, update))
 

@@ -22,8 +22,9 @@ MOST_MENDING = 4
 def mended(ladder, x, b, error, bound):
     """Return (x, errors, steps) after more corrections of columns that miss the bound by rounding.
 
-    This may happen if the loop has measured the error of a scaled system, or if the rounding of the FP64
-    residual matters.  Two corrections use the current factors, and two more use those of the next rung.
+    Columns may miss it if the loop has measured the error of a scaled system, or if the rounding of the FP64
+    residual matters.  Up to two corrections use the current factors, and up to two more those of the next
+    rung.
     """
     ops, steps = ladder.system.ops, np.zeros(len(error), int)
     error = _closer(ladder, x, b, error, bound)
@@ -85,9 +86,9 @@ def errors_of(ladder, x, b):
 
 
 def _closer(ladder, x, b, error, bound):
-    """Return the errors, with exact residuals for those that may miss the bound by rounding alone."""
+    """Return the errors, from residuals with twice the digits where rounding alone may miss the bound."""
     system, near = ladder.system, (error > bound) & (error <= NEAR * bound)
-    if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals are exact enough
+    if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals were in long double
         return error
     some = system.ops.xp.asarray(np.flatnonzero(near))
     found = accurate_errors(system.ops, system.a, x[:, some], b[:, some], system.norm_inf)

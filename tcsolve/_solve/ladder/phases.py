@@ -28,10 +28,10 @@ class Phases:
         return end
 
     def report(self, seconds, earlier, start):
-        """Add the seconds of each phase, and their 'total', to a dict, and forget the phases.
+        """Add the seconds of each phase, and the 'total', to the dict `seconds`, and forget the phases.
 
-        `earlier` has the laps before this solve, which began at the mark `start`.  This waits until the
-        device has finished all of them.
+        `earlier` has the laps before this solve; the solve began at the mark `start`.  This call waits until
+        the device has finished all phases.
         """
         host, laps = self.seconds, self.laps
         self.seconds, self.laps = {}, ()

@@ -20,7 +20,7 @@ class Rung:
     ----------
     how : Update
     factors : BlockedFactors or NativeFactors
-        Those of diag(row) A diag(col), with the `scaling`.
+        Those of A; with a `scaling`, those of diag(row) A diag(col).
     scaling : Scaling or None
     scaled_norm : float
         Infinity norm of the scaled matrix.
@@ -69,7 +69,7 @@ def dtype_of_factors(how, is_complex):
 
 
 def matrix_to_factor(system, how, copy):
-    """Return a matrix that the factors may overwrite: a scaled copy, if possible in the memory of `copy`.
+    """Return a matrix that the factors may overwrite: a copy, scaled if need be, and if possible in `copy`.
 
     `copy` is the copy of A from the survey, or None.
     """

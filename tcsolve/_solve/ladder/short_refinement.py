@@ -1,8 +1,8 @@
 """Refinement on the host with few calls from Python, for numbers that are not extreme.
 
 For a few hundred unknowns, a step takes as long as a few calls from Python.  So a short loop does what most
-systems need: classical refinement with the factors of LAPACK and a plain FP64 matrix.  All others are left to
-the general loop.
+systems need: classical refinement with the factors of LAPACK and a plain FP64 matrix.  All other systems are
+left to the general loop.
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ MOST_STEPS = 20
 
 
 def refine_shortly(ladder, b, bound):
-    """Refine with the factors of a `Ladder`, from its first x on.
+    """Solve with the factors of a `Ladder`, and refine x.
 
     Parameters
     ----------
@@ -131,7 +131,10 @@ class HostLoop:
         return self._times(x, b)
 
     def _measured(self, x, b, size, is_near):
-        """Return (b - A x, its largest entries, the errors) for x with the largest entries `size`."""
+        """Return (b - A x, its largest entries, the errors) for x with the largest entries `size`.
+
+        With `is_near`, the residual has the accuracy of long double.
+        """
         if is_near:
             r = residual(self._a, x, b, (self._norm, size))
         else:
@@ -148,7 +151,7 @@ class HostLoop:
         return met if x.ndim == 1 else bool(met.all())
 
     def refined(self, b, most, contraction=0.5):
-        """Return what `refine_shortly` does, after at most `most` steps."""
+        """Return a result as that of `refine_shortly`, after at most `most` steps."""
         if b.size > len(b):
             return self._several(np.asfortranarray(b), most, contraction)  # LAPACK works on columns
         x, errors = self._one(b.reshape(-1), most, contraction)

@@ -45,7 +45,7 @@ class _Found(NamedTuple):
     forward : ndarray of float64, shape (k,), or None
         Estimated relative errors of x, if the residual has extra precision.
     accurate : bool
-        Whether these are as small as they can be.
+        Whether these errors are as small as FP64 allows.
     """
 
     x: Any
@@ -67,9 +67,9 @@ class Solve:
     residual: Any = BY_NAME["fp64"]
 
     def solution(self, b, check_finite):
-        """Return the `Solution` for b (n,) or (n, k), on the host or on the device of the ladder, where x is.
+        """Return the `Solution` for b (n,) or (n, k); x is on the device of the ladder.
 
-        The phases of earlier work are reported with it.
+        b is on the host or on that device.  The phases of earlier work are reported with the solve.
         """
         ladder, phases = self.ladder, self.ladder.phases
         ladder.restore()
@@ -88,7 +88,7 @@ class Solve:
         return solution
 
     def plain_answer(self, b):
-        """Return (x, steps) for b as in `solution`, or None if `solution` must find it or has to warn.
+        """Return (x, steps) for b as in `solution`, or None if `solution` must find x or has to warn.
 
         x has the same bits as that of `solution`.  For few unknowns, the report of `solution` takes as long
         as the solve.
@@ -145,7 +145,7 @@ class Solve:
     def _verified(self, b, check_finite, mark, as_vector):
         """Return the `Solution` for b (n, k) in FP64; the checks began at `mark`.
 
-        `as_vector` tells whether its x has one dimension.
+        `as_vector` tells whether the x of the `Solution` has one dimension.
         """
         ladder, system, dtype = self.ladder, self.ladder.system, self.dtype
         ops, n, ladder.memory.of_solve = system.ops, len(b), 0
@@ -211,7 +211,8 @@ class Solve:
     def _rounded_error(self, forward, rcond):
         """Return the estimated relative errors of x after it is rounded to its dtype, or None.
 
-        The residuals of a matrix that may be singular to working precision do not tell the error of x.
+        They are NaN if rcond is: residuals do not tell the error of x if A may be singular to working
+        precision.
         """
         if forward is not None and math.isnan(rcond):
             return np.full_like(forward, np.nan)
@@ -219,7 +220,7 @@ class Solve:
         return forward + 2.0**-24 if single else forward
 
     def _rcond(self, met):
-        """Return rcond, and whether A is singular; the estimate may find that with FP64 factors."""
+        """Return rcond, and whether A is singular; FP64 factors for the estimate may show that it is."""
         ladder, condition = self.ladder, self.condition
         mark, rcond, singular = ladder.phases.mark(), 0.0, ladder.is_singular
         if ladder.system.finite and not singular:
@@ -299,14 +300,13 @@ class Solve:
         return _Found(x, total, error, met, history, state.forward, state.accurate)
 
     def _hopeless(self, rhs, bound):
-        """Return points of the history if a few columns show that the others need better factors, or [].
+        """Return the (rung, point)s of a few columns if these show that all need better factors, else [].
 
-        This is for as many columns as unknowns or more, and a rung that the caller asked for.  Then a
-        correction of all columns takes longer than a factorization.
+        They are tried only if there are at least as many columns as unknowns, and no limit of the steps.
+        Then a correction of all columns takes longer than a factorization.
         """
         ladder, (n, k) = self.ladder, rhs.shape
-        is_asked = ladder.plan.update != "auto" and ladder.plan.max_steps is None
-        if not is_asked or k < max(n, 2) or ladder.following(k) is None:
+        if ladder.plan.max_steps is not None or k < max(n, 2) or ladder.following(k) is None:
             return []
         step = -(-k // max(1, n // COLUMNS_TRIED))
         few = np.arange(k) % step == 0

@@ -14,7 +14,10 @@ def told(rung, before, point):
 
 
 def spread(point, good):
-    """Return the `HistoryPoint` of all columns from one of the good columns; the others have NaN."""
+    """Return a point for all columns from a point for the columns where `good` is True.
+
+    The other columns have 0 steps, and NaN as error.
+    """
     step, error = np.zeros(len(good), int), np.full(len(good), np.nan)
     step[good], error[good] = point.step, point.error
     return point._replace(step=step, error=error)
@@ -49,7 +52,11 @@ def largest_parts(ops, v):
 
 
 def join_parts(xp, found):
-    """Join columns (all real parts, then all imaginary parts) to complex columns; error becomes None."""
+    """Return the result `found` for complex columns.
+
+    The columns of `found` are all real parts, then all imaginary parts.  Steps and estimated
+    errors become the larger ones of both parts, and `error` becomes None.
+    """
     k = found.x.shape[1] // 2
     # Not real + 1j * imaginary: 1j * inf has NaN in its real part.
     x = xp.empty((len(found.x), k), np.result_type(found.x, np.complex64))

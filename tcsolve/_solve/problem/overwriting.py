@@ -12,7 +12,7 @@ __all__ = ["in_lent_memory", "is_lent", "solution_in"]
 def is_lent(overwrite, x, other):
     """Tell whether x may be overwritten: SciPy overwrites column-major arrays of one matrix only.
 
-    Unlike SciPy, a read-only x is never overwritten, nor an x that shares memory with the other argument.
+    Unlike in SciPy, a read-only x is never overwritten, nor an x that shares memory with the other argument.
     """
     if not overwrite or type(x) is not np.ndarray or is_cupy(other):
         return False

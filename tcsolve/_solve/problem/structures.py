@@ -35,7 +35,7 @@ def read_under(ops, a, structure, lower):
 
 
 def _is_as_read(a, structure):
-    """Tell whether the NumPy matrix a has the structure, by compiled code that stops at a difference."""
+    """Tell whether the NumPy matrix a has the structure, by compiled code."""
     if structure in MIRRORED:
         if len(a) <= FEW_ROWS:
             turned = a.T if structure == "symmetric" or a.dtype.kind != "c" else a.T.conj()
@@ -75,8 +75,8 @@ def interpret(xp, a, structure, lower):
 def detected(a):
     """Return (structure, bandwidths) of the NumPy matrix a (n, n): 'banded', a triangular one, or 'general'.
 
-    The first and last rows and columns are read first, in O(n); for most matrices this is enough, and the
-    bandwidths are None.
+    The first and last rows and columns are read first, in O(n).  For most matrices they show that the matrix
+    is 'general'; then the bandwidths are None.
     """
     if (len(a) > 3 and a[0, -1] and a[-1, 0]) or not _may_be_sparse(a):
         return "general", None

@@ -33,8 +33,8 @@ def expects_dominance(ops, a, survey):
     """Tell whether the pivots of an LU of a are expected on its diagonal.
 
     The answer is False if the LU may start before the survey is read (or `survey` is None), so that equal
-    input gives equal bits.  In its row, a diagonal entry may equal the sum of the others, up to rounding.  In
-    its column, the others must sum to less than twice the diagonal entry.
+    input gives equal bits.  Else it is True if each |a_ii| is at least the sum of the other |a_ij| of its
+    row, up to rounding, and more than half the sum of the others of its column.
     """
     if survey is None or goes_early(a, ops.early_rows):
         return False
@@ -52,7 +52,7 @@ class Near:
 
 @dataclass(frozen=True, eq=False)
 class System:
-    """The matrix of the caller, its survey and its scaling.  Each step returns a new system.
+    """The matrix of the caller, its survey and its scaling; `surveyed` and `scaled` return a new system.
 
     Attributes
     ----------
@@ -92,7 +92,10 @@ class System:
         return replace(self, survey=survey, norm_one=survey.one, norm_inf=survey.inf, finite=finite)
 
     def scaled(self, may_scale):
-        """Return the system in a `Frame` if A has extreme entries, or scaled if A is badly scaled."""
+        """Return the system in a `Frame` if A has extreme entries.
+
+        If A is only badly scaled, and `may_scale`, return the system with a `Scaling`.
+        """
         ops = self.ops
         if not self.finite:
             return self
@@ -171,7 +174,7 @@ class System:
         return frame.outside(self.ops.xp, correct(inside, adjoint), shift + exponent)
 
     def near_one(self):
-        """Return A, or A times a power of two if norms or inverses may overflow or underflow."""
+        """Return `Near` with A, or with A times a power of two if norms or inverses may leave the range."""
         if self.frame is None:
             return Near(self.a, self.norm_one)
         ops = self.ops

@@ -1,4 +1,4 @@
-"""Systems without equations or right-hand sides, and 1 x 1 matrices."""
+"""Systems without equations or right-hand sides, empty stacks, and 1 x 1 matrices."""
 
 import math
 import time
@@ -104,7 +104,7 @@ def _status_of_quotient(xp, x, error, dtype):
 
 
 def solve_empty(ops, shape, dtype, vector):
-    """Return the `Solution` of a system without equations or without right-hand sides, as in SciPy."""
+    """Return the `Solution` for no equations, no right-hand sides or an empty stack, as in SciPy."""
     of_columns = _shape_of_columns(shape, vector)
     return Solution(
         x=ops.xp.empty(shape, dtype=dtype),

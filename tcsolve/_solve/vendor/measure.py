@@ -1,4 +1,4 @@
-"""Backward errors and lower bounds of rcond of many systems on a device, measured together."""
+"""Backward errors of many systems on a device, and estimates of rcond by random probes, measured together."""
 
 from typing import NamedTuple
 
@@ -131,11 +131,10 @@ def look_at(board, system):
     """Return the `_Look` for the numbers in `board`.
 
     A random probe g has entries with mean 0 and variance 1.  On average, the modulus of entry i of A^-1 g is
-    at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average ||A^-1 g||_1 is from
-    0.7 to n times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly
-    orthogonal to the dominant row of A^-1.  This happens for one of 100 single probes, and for one of 10^4
-    pairs.  So if 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least
-    epsilon.
+    at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average ||A^-1 g||_1 is from 0.7 to n
+    times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly orthogonal to the dominant row of
+    A^-1.  This happens for one of 100 single probes, and for one of 10^4 pairs.  So if
+    1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least epsilon.
     """
     seen, (_, one, grown, info) = board[:SEEN], board[SEEN : SEEN + MEASURED]
     info = seen[4] if system.kind in TRIANGULAR else info
@@ -150,7 +149,7 @@ def look_at(board, system):
 
 
 def errors_on(board, system):
-    """Return the backward errors (m, k), which systems meet the bound, and whose norms are not extreme."""
+    """Return the backward errors (m, k), which systems meet the bound, and which A have no extreme norm."""
     (inf, one, _, _), found = board[SEEN : SEEN + MEASURED], board[SEEN + MEASURED :]
     rest, size = found[: len(found) // 2], found[len(found) // 2 :]
     with np.errstate(all="ignore"):
@@ -164,9 +163,11 @@ def errors_on(board, system):
 
 
 def ordinary(board, system):
-    """Return (rcond, errors) of one system that may miss the bound, or None unless it is ordinary otherwise.
+    """Return (rcond, errors) of one system, or None if it is not ordinary; its errors may miss the bound.
 
-    This is `look_at` for one system, which takes a fraction of the time.
+    A system is ordinary if A is finite and agrees with its structure, the factorization did not break down,
+    no norm is extreme, and rcond is not near epsilon.  For such a system, this function finds what `look_at`
+    finds, in a fraction of the time.
     """
     numbers = board[:, 0]
     difference, largest, beyond, spoilt, zero = numbers[:SEEN].tolist()
@@ -191,7 +192,7 @@ def safe_errors(numbers, system):
 
 
 def limits(system):
-    """Return the limits of an ordinary system, as in `vendor.doubtful`."""
+    """Return the argument `limits` of `vendor.doubtful`."""
     return system.bound, _least(system), SAFE, tolerance(system)
 
 

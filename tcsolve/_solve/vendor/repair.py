@@ -19,7 +19,10 @@ MAX_STEPS = 2
 
 
 def repair(ops, system, part, which, is_safe):
-    """Solve again the systems with NaN, Inf or extreme entries, or above the bound; store them in `part`."""
+    """Solve the systems `which` again, and store their answers in `part`.
+
+    They have extreme entries, or their errors miss the bound.  Those with NaN or Inf get the code NONFINITE.
+    """
     xp, here = ops.xp, ops.xp.asarray(which)
     some = system._replace(a=system.a[here], b=system.b[here])
     finite_a, finite_b = ops.host(

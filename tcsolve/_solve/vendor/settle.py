@@ -27,13 +27,13 @@ __all__ = ["settled"]
 
 
 def settled(ops, system, x, factors, board):
-    """Return the `Part` from the measured numbers on the host, or None if the ladder must solve a system."""
+    """Return the `Part` from the measured numbers on the host; None if the ladder must solve the system."""
     m, _, k = system.b.shape
     is_known = system.exact or not system.estimate
     if m == 1 and is_known and (one := ordinary(board, system)):
         if (part := _settled_one(ops, system, x, factors, *one)) is not None:
             return part
-        system = system._replace(residuals=None)  # the factors may have solved in their memory
+        system = system._replace(residuals=None)  # `_settled_one` may have overwritten them
     steps = np.zeros((m, k), np.int64)
     look = look_at(board, system)
     part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
@@ -136,8 +136,7 @@ def _step_of_large(ops, system, x, factors, error):
     """As `_step`, for one large matrix: by products on the whole device, for columns that miss the bound.
 
     If the factors have a coarse solver, which is faster and accurate to a few digits, it makes the first
-    correction.  Columns that still miss the bound are
-    corrected by a solve in FP64.
+    correction.  Columns that still miss the bound are corrected by a solve in FP64.
     """
     norm, size = ops.host(ops.row_stats(system.a[0]).total.max(), ops.xp.abs(x[0]).max(axis=0))
     # Where x is extreme, the measured error may be wrong, because products with x leave the range of FP64.

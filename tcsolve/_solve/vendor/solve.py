@@ -5,7 +5,7 @@ A single matrix is treated as a stack of one.
 1. `ops.vendor` factors each matrix in FP64, and solves for b and two random probes together.
 2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
    numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
-   those of matrices that are not ordinary.
+   those of doubtful systems (see `Stacks.doubtful`).
 3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
    one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
@@ -49,10 +49,11 @@ from tcsolve._solve.vendor.system import (
 
 __all__ = ["answer_by_factors", "answered", "goes_to_vendor", "solve_by_vendor", "together"]
 
-# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer; and the same for
-# several right-hand sides, whose refinement has more launches.
+# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.  The second
+# limit is for several right-hand sides, because their refinement has more launches.
 LARGEST_ALONE, LARGEST_WITH_COLUMNS = 512, 1024
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
+# The second limit is for positive definite matrices.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
 # Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
 # small part of the device.
@@ -104,8 +105,8 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
     check_finite : bool
         Raise an InputError if a or b holds NaN or Inf.
     estimate : bool
-        True: rcond must be an estimate.  False: it may be a lower bound that is at least machine epsilon,
-        with the confidence that `look_at` states.
+        True: rcond must come from a condition estimator, or from A^-1.  False: if `look_at` finds that it is
+        at least machine epsilon, it may be the estimate by random probes.
 
     Returns
     -------
@@ -261,7 +262,10 @@ def _solve_some(ops, system):
 
 
 def answer_by_factors(ops, system, shape, check_finite):
-    """Return (x, None) for one system that is ordinary and not general, else (x, its `Solution`)."""
+    """Solve one system that is not general; return (x, its `Solution`).
+
+    If the system is `ordinary` and x meets the bound, return (x, None).
+    """
     start, board = time.perf_counter(), ops.xp.zeros((SEEN + MEASURED + 2 * system.b.shape[2], 1))
     read, x, factors = _solve_by_factors(ops, system, board)
     (found,) = ops.host(board)
@@ -277,7 +281,7 @@ def answer_by_factors(ops, system, shape, check_finite):
 def answered(ops, system, x, factors, board):
     """Return the `Part` from the measured numbers on the device, or None if the ladder must solve a system.
 
-    Of a long stack, the host looks only into the systems that are not ordinary.
+    Of a long stack, the host looks only into the doubtful systems.
     """
     m, _, k = system.b.shape
     if m > ON_HOST and not system.estimate:
@@ -291,7 +295,7 @@ def answered(ops, system, x, factors, board):
 
 
 def _is_judged(ops, system):
-    """Tell whether one launch solves all systems and finds those that are not ordinary."""
+    """Tell whether one launch solves all systems and finds the doubtful ones."""
     m, n, k = system.b.shape
     is_long = m > ON_HOST and not system.estimate
     return is_long and ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind)
@@ -354,10 +358,10 @@ class _Later:
 
 
 def _with_few(ops, system, x, few, measured):
-    """Return the `Part` of a long stack; the host checks only the matrices `few`, which are not ordinary.
+    """Return the `Part` of a long stack; the host checks only the systems `few`, which are doubtful.
 
-    For the other matrices, the errors are reported as the bound that they meet, and rcond as its smallest
-    lower bound.
+    For the other systems, the reported errors are the bound that they meet, and the reported rcond is the
+    smallest for which a system is not doubtful.
 
     Parameters
     ----------

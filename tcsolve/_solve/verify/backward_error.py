@@ -88,7 +88,7 @@ def _of_stack(ops, a, x, b):
 
 
 def _residual(ops, a, x, b):
-    """Return b - A x of stacks; on a device it is the sum of short sums, as `Ops.product` has it."""
+    """Return b - A x of stacks; on a device, each long sum is made of short sums, as in `Ops.product`."""
     if ops.xp is np:
         return residual(a, x, b)
     n = a.shape[-1]

@@ -21,10 +21,12 @@ def split_residual(a, x, b, norm, size, work):
     size : ndarray, shape (m, k)
         The largest modulus of each column of x.
 
-    Notes ----- A and x are split into high and low parts.  The high parts are multiples of powers of two that
-    are at least 2**-26 ||A|| and 2**-26 ||x||, and the sums of their products are below 2 ||A|| ||x||.  So
-    FP64 holds these sums exactly.  The low parts are 2**24 times smaller than ||A|| and ||x||, so the
-    rounding of their products does not count.
+    Notes
+    -----
+    A and x are split into high and low parts.  The high parts are multiples of powers of two that are at
+    least 2**-26 ||A|| and 2**-26 ||x||, and the sums of their products are below 2 ||A|| ||x||.  So FP64
+    holds these sums exactly.  The low parts are at most 2**-24 times ||A|| and ||x||, so the rounding of
+    their products does not matter.
     """
     k = x.shape[-1]
     high = _rounded(a, norm[:, None, None], work)

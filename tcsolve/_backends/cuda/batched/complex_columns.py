@@ -1,8 +1,9 @@
 """Solves for many complex right-hand sides with the LU of one matrix, by real products.
 
-For each block of BLOCK unknowns, the products with the unknowns that are known already are subtracted.  Then
-its halves are solved for in turn, each by a product with the inverse of a diagonal block.  `three_products`
-computes these products, in FP64, or with sums of two BF16 numbers, which have 16 significant bits.
+For each block of BLOCK unknowns, the products with all unknowns that have been solved for are subtracted.
+Then one half of the block is solved for after the other, each by a product with the inverse of a diagonal
+block.  `three_products` computes these products, in FP64, or with sums of two BF16 numbers, which have 16
+significant bits.
 """
 
 import cupy

@@ -32,15 +32,15 @@ from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 __all__ = ["factor", "factor_and_solve", "most_at_once"]
 
 # Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
-# cuSOLVER.  For positive definite matrices it is as stable; only for
-# these are all pivots positive.
+# cuSOLVER.  For positive definite matrices it is as stable, and only for these are all pivots positive.
 CHOLESKY_BY_LU = 48
-# From this many rows on, real Cholesky factors, and triangles, use our triangular solves if there are few
-# right-hand sides.  Those of cuBLAS take up to ten times as long.
+# Few right-hand sides are solved for by our triangular solves, with real Cholesky factors from PACKED_ROWS
+# rows on, and with real triangles from PACKED_TRIANGLE_ROWS rows on.  Those of cuBLAS take up to ten times as
+# long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
-# A complex A is factored itself, not its transpose, for at least this many right-hand sides and half as many
-# as unknowns, unless solves by products follow.  Then the solves of cuSOLVER with a transpose take more time
-# than the transposed copy.
+# From max(TURNED_COLUMNS, n / 2) right-hand sides on, a complex A is factored itself, not its transpose,
+# unless the solves are products.  The solves of cuSOLVER are slower with a transpose, and for so many they
+# lose more time than the transposed copy of A takes.
 TURNED_COLUMNS = 64
 # Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
@@ -74,7 +74,7 @@ def factor(a, kind, columns, careful=False):
 
 
 def _packs(a, columns):
-    """Tell whether our triangular solves can solve with the matrix, which takes few right-hand sides."""
+    """Tell whether our triangular solves support this: one real matrix and few right-hand sides."""
     return len(a) == 1 and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
 
 

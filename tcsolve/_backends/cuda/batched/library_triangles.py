@@ -1,6 +1,6 @@
 """Triangular and diagonal matrices, one or a stack, which are their own factors.
 
-The classes are those that the head of `library_factors` describes.
+The classes are `StackFactors` of the contract, as those of `library_factors`.
 """
 
 import functools

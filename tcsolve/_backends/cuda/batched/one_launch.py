@@ -26,12 +26,12 @@ __all__ = [
     "takes_at_once",
 ]
 
-# The numbers of the kinds in small_solve.cuh; all other kinds are triangles.
+# The numbers of the kinds in small_solve.cuh; all other kinds have the number TRIANGLE.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
 # By the number of random vectors from which rcond is estimated: if the estimate is below this multiple of
-# epsilon, rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has a
-# larger estimate; see `look_at`.
+# epsilon, rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has an
+# estimate above this multiple; see `look_at` in `tcsolve._solve.vendor.measure`.
 NEAR = {1: 1e4, 2: 100.0}
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
@@ -44,8 +44,8 @@ MOST_ALONE = {"general": 256, "positive definite": 256}
 MOST_ALONE_COMPLEX = {"general": 192, "positive definite": 192}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
-# A single system has one multiprocessor.  Where its rate in FP64 is low, larger systems need
-# all multiprocessors.
+# A single system is solved on one multiprocessor.  Unless the compute capability is in FAST_FP64, the rate of
+# one multiprocessor in FP64 is low, and larger systems need all multiprocessors.
 FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
 
 

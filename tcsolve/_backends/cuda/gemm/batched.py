@@ -52,7 +52,7 @@ def _one_by_one(job, arch, multiprocessors):
 
 
 def _natively(job):
-    """Multiply in FP64, and round the result once."""
+    """Multiply in FP64, and round only the result."""
     out, (a, b) = job.out, (_dense_in_fp64(x) for x in (job.a, job.b))
     total = cupy.empty(out.shape, np.float64)
     m, n = out.shape[1:]

@@ -53,7 +53,7 @@ def fastest(product, m, n, k, arch):
     """Return the engine that 'auto' selects.
 
     It is wmma for int8, for which cuBLAS may need copies.  Otherwise it is cuBLAS if that has the product;
-    else wgmma, if the device has it and the matrices fill its tiles; else wmma.
+    else wgmma, if the device has it for the precision and the matrices fill its tiles; else wmma.
     """
     if product.precision == "int8":  # cuBLAS may need copies of the operands
         return "wmma"

@@ -23,11 +23,12 @@ from tcsolve._backends.cuda.runtime import cluster_launch, compiler
 
 __all__ = ["Repeated", "repeated"]
 
-# Each array in the scratch memory starts at a multiple of so many bytes.
+# Each part of an operand starts at a multiple of so many bytes in the scratch memory.
 UNIT = 512
 # The positions of the addresses among the arguments of tcs_split_once: x, its largest entries, hi, lo.
 SPLIT_A, SPLIT_B = (0, 2, 6, 7), (11, 13, 17, 18)
-# The same for tcs_gemm_wgmma: four maps of parts, then the map of the result.
+# The same for tcs_gemm_wgmma: four maps of parts and the map of the result, the words that count tiles, the
+# result, and each operand with its largest entries.
 MAPS, WORK, OUT, ORIGIN_A, ORIGIN_B = range(5), 7, 8, (13, 16), (17, 20)
 
 

@@ -41,10 +41,11 @@ PASSING_ENTRIES = 1 << 23
 # The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
-# FP16 overflows if an entry is more than SLACK times as large as expected.
+# If this holds, the scaled entries are at most TOP.  Scaled entries above SLACK TOP are reported; FP16
+# overflows near 4 TOP.
 ROOM, SLACK = 16.0, 2.0
-# Up to this many entries of U, each thread block that splits a part of U also reads all of U, and finds its
-# power of two without another launch.
+# Up to this many entries of U, each thread block that splits a part of U also reads all of U, and finds the
+# power of two of U without another launch.
 FEW_ENTRIES = 1 << 16
 # Number of rows of a triangle that are multiplied at a time.  With fewer rows, fewer zeros are multiplied.
 PIECE = 512
@@ -142,9 +143,9 @@ class Bound:
 class Operand:
     """The operand L (m x k), split or rounded once, to compute C -= L U on Hopper.
 
-    Unlike `gemm`, all entries of L have one power of two, and all entries of U have another.  That of L is
-    known, because |l| <= 1.  That of U comes from the `Bound`, or is found on the device.  If an operand has
-    an Inf or NaN, the result is Inf or NaN, but not always the one of IEEE arithmetic.
+    Unlike in `gemm`, all entries of L are scaled by one power of two, and all entries of U by another.  That
+    of L is known, because |l| <= 1.  That of U comes from the `Bound`, or is found on the device.  If an
+    operand has an Inf or NaN, the result is Inf or NaN, but not always the one of IEEE arithmetic.
     """
 
     def __init__(self, l, how, multiprocessors, bound=None):
@@ -194,7 +195,7 @@ class Operand:
 class _Triangle:
     """A triangular FP32 matrix (k x k), split once, for products with other matrices.
 
-    It has one power of two, as in `Operand`; this power is found on the device.
+    All its entries are scaled by one power of two, which is found on the device.
     """
 
     def __init__(self, x, how, multiprocessors, bound=None):

@@ -1,4 +1,4 @@
-"""The LU of cuSOLVER: FP64 and FP32 factors of a matrix, and panels that our kernels do not support."""
+"""The LU of cuSOLVER: factors of a matrix in FP32 or FP64, and strips that our kernels do not support."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,8 @@ class Factors(NamedTuple):
     order : ndarray of int
         Row i of L U is row order[i] of t.
     rows, inverses : array or None
-        `order` on the device, and the inverses of diagonal blocks, if `substitute` supports the dtype.
+        `order` on the device, and the inverses of diagonal blocks, if `substitute` supports the dtype.  The
+        inverses are None also if they are too inaccurate.
     """
 
     lu: Any
@@ -47,7 +48,7 @@ class Factors(NamedTuple):
 
     @turns_into_memory_error
     def widened(self):
-        # The inverses of diagonal blocks are too coarse for that.
+        # The inverses of diagonal blocks are too inaccurate for solves in FP64.
         wide = np.result_type(self.lu.dtype, np.float64)
         return self._replace(lu=self.lu.astype(wide, order="F"), inverses=None)
 

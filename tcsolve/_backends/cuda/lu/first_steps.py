@@ -178,8 +178,8 @@ def _correct(lu, inverses, order, r, out, **options):
 def _residual(a, places, step, *, address=0, where=0):
     """Launch tcs_matrix_residual.
 
-    `places` are the addresses of r, its sizes, x and b; b has the stride `step`.  The matrix is at `address`,
-    or at the address that is stored at `where`.
+    `places` are the addresses of r, of (max |r|, max |x|), of x and of b; b has the stride `step`.  The
+    matrix is at `address`, or at the address that is stored at `where`.
     """
     r, sizes, x, b = places
     launch = _residual_launch(cupy.cuda.runtime.getDevice(), a.dtype.char, len(a))

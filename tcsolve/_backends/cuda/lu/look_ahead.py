@@ -29,7 +29,7 @@ def together(first, second):
 
 
 def overlap(step, rules):
-    """As `LUOps.overlap`, with the `DeviceRules` of strips."""
+    """As `LUOps.overlap`; `rules` are the `DeviceRules`, which have the launch shapes of the strips."""
     main, side, middle = cupy.cuda.get_current_stream(), _stream("panel"), _stream("middle")
     started = Flags.of(cupy.cuda.runtime.getDevice()).next()
     share = Share(main, *_reserved(step.following, step.update, rules), started)

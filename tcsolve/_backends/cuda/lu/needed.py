@@ -1,4 +1,4 @@
-"""The kernels that a solve will launch, as far as its size tells, so that they are compiled at the same time.
+"""The kernels that a solve will launch, as far as its size tells, so that they are compiled in parallel.
 
 A kernel that is missing here is compiled when it is launched, and the solve waits for it.  The compilation of
 a kernel that is not needed keeps a core busy.  So the lists are those of the usual solve: a real matrix, one
@@ -52,7 +52,10 @@ def prepare(device, arch, multiprocessors, n, char, factors):
 
 
 def kernels_of(n, char, factors, arch, multiprocessors):
-    """Return [(name of a kernel, its macros)] in the order of their launches; `prepare` has the arguments."""
+    """Return [(name of a kernel, its macros)] in the order of the launches.
+
+    The arguments are those of `prepare`.
+    """
     if char not in REAL:
         return []
     found = [("survey", {"T_IN": REAL[char], "COMPLEX": 0})]

@@ -75,7 +75,10 @@ class DeviceLU:
         return _rules(char, *where, paths(), place)
 
     def has_clusters(self, n):
-        """Tell whether a cluster can probably hold a strip of n rows; the exact answer compiles kernels."""
+        """Tell whether a cluster can probably hold a strip of n rows.
+
+        For an exact answer, kernels would have to be compiled.
+        """
         may_fit = cluster_launch.in_force().may_fit
         shapes = _known_shapes(cupy.cuda.runtime.getDevice(), n)
         return next((s.cluster for s in shapes if not s.cluster or may_fit(_panel(s))), False)
@@ -226,7 +229,7 @@ class DeviceLU:
 @turns_into_memory_error
 def _by_inverse(l, plan, bound=None):
     """Return a function solve(b, share=None) by a product with L**-1, or None if substitution is faster."""
-    # plan.update is fp16x3 if the products can run on wgmma.
+    # Without a bound, the panel is not square, and its update is fp16x3 if the products can run on wgmma.
     few = plan.columns < paths().least_columns or len(l) <= SOLVE_WIDTH
     if few or (bound is None and plan.update.name != "fp16x3") or not aligned(l):
         return None
@@ -328,7 +331,7 @@ class _BestShape(NamedTuple):
 
 
 def _place_of(w):
-    """Return where the rows of w lie, and whether graphs are recorded there, as `DeviceRules` takes it."""
+    """Return where the rows of w lie, and whether graphs are recorded there: fields of `DeviceRules`."""
     recorded = recorded_graphs.tape_of(w) is not None
     return w.itemsize, w.data.ptr % 16, w.strides[0] % 16, recorded
 

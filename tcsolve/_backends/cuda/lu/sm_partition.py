@@ -43,7 +43,7 @@ class Share:
         compiler.kernel("wait_for_panel", "tcs_gate")((1,), (1,), args)
 
     def launch(self, launch, multiprocessors):
-        """Call launch(blocks, blocks of the second launch, address of the flags of the reserved SMs)."""
+        """Call launch(blocks, blocks of the second launch, address of the bits of taken multiprocessors)."""
         if self._reserved == 0:
             launch(multiprocessors)
             return

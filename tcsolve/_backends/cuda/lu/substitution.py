@@ -36,7 +36,8 @@ def invert_diagonal_blocks(lu, unit_lower=True, only_lower=None):
     Returns
     -------
     inverses : array, shape (2, ceil(n / block), block, block)
-        The inverses of the blocks of the lower triangle, then of the upper one; zero beyond n.
+        The inverses of the blocks of the lower triangle, then of the upper one; zero beyond n.  If
+        `only_lower` is given, the other half is not filled.
     condition : array, shape (1,), or None
         The largest || |D^-1| |D| || of a block D (see `INVERSE_CONDITION`); None if `only_lower` is given.
     """
@@ -79,9 +80,9 @@ def substitute(
         The solution is added to it; x is the sum.
     sizes : array, float64, optional
         The largest |b_ij| of each column, if `known`.  Otherwise an array of zeros, which receives them.  It
-        has one entry for each column that the launches are compiled for.
+        has an entry for each column that the launches are compiled for, or more.
     known : bool
-        Whether `sizes` is known.
+        Whether `sizes` holds the largest entries already.
     only_lower : bool, optional
         True: solve only with the lower triangle.  False: only with the upper triangle.
     """

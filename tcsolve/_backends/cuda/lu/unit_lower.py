@@ -27,8 +27,8 @@ def takes(k, n):
 def solve(l, b, swaps=None):
     """b := L**-1 b in place, where L is the unit lower triangle of l; its rows start on 16-byte boundaries.
 
-    With `swaps`, a result of `row_swaps.merge_swaps`, b includes all rows below.  Its rows are swapped before
-    the solve.  This is allowed only if `takes` is True.
+    With `swaps`, a result of `row_swaps.merge_swaps`, b also has all rows below those of L.  The rows of b
+    are swapped before the solve.  This is allowed only if `takes` is True.
     """
     k, n = len(l), b.shape[1]
     if swaps is not None or (k > SOLVE_WIDTH and takes(k, n)):
@@ -89,7 +89,7 @@ def _swap_kernel(device, shape):
 
 
 def swap_solve(n, rows, args, count=1):
-    """Launch tcs_swap_solve on n columns, with at most `rows` rows that move, for `count` triangles."""
+    """Launch tcs_swap_solve on n columns for `count` triangles; it holds `rows` rows in shared memory."""
     device = cupy.cuda.runtime.getDevice()
     shape = swap_shape(n * count, rows, current_device.arch(device))
     grid, block = (-(-n // shape.columns), count), (shape.threads, 1)

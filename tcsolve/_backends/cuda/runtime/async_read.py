@@ -18,7 +18,7 @@ _under_way = collections.deque()
 def reading(arrays, first=None):
     """Return a function that copies arrays to the host in a separate stream, after first() in that stream.
 
-    The arrays are read as they are now: the copy waits only for work launched before this call.
+    The copy waits only for work launched before this call, so later work must not overwrite the arrays.
     """
     done = cupy.cuda.get_current_stream().record()
 
@@ -71,8 +71,8 @@ class Sent:
 def _keep_until_done(*copy):
     """Keep the memory of a copy alive until the copy has finished; release that of earlier copies.
 
-    Freed memory may be reused at once, so it must not be freed before.  A finalizer of `Sent` cannot do this:
-    the garbage collector may destroy the event of an unreachable cycle first.
+    Freed memory may be reused at once, so it must not be freed before the copy has finished.  A finalizer of
+    `Sent` cannot wait for that: the garbage collector may destroy the event of an unreachable cycle first.
     """
     _under_way.append(copy)
     with contextlib.suppress(IndexError):  # another thread may have emptied the queue

@@ -73,7 +73,8 @@ PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
 MOST_COLUMNS = 1 << 15
 # Number of lanes: groups of calls that may run concurrently.  Each lane has its own handles.
 LANES = 3
-# The size that NVIDIA recommends for Hopper.  cuBLAS chooses the algorithm of a product by it.
+# The size of a workspace that NVIDIA recommends for Hopper.  cuBLAS chooses the algorithm of a product by the
+# size of its workspace.
 WORKSPACE_BYTES = 32 << 20
 # The functions that can be recorded: C name and argument types ('p' address, 'i' int, 'n' size_t).
 RECORDED = {

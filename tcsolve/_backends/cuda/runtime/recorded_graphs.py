@@ -1,6 +1,6 @@
 """Recorded graphs: CUDA graphs that are kept for a size and replayed.
 
-Up to some thousand unknowns, the host takes longer to launch the kernels of a factorization than the device
+Up to a few thousand unknowns, the host takes longer to launch the kernels of a factorization than the device
 takes to run them.  A CUDA graph is a single launch.  It reads and writes fixed addresses.  So the matrix is
 in a `Tape`, which owns its memory and is lent to one factorization at a time.
 """
@@ -57,8 +57,8 @@ def remembers(n, dtype):
 def matrix(n, dtype):
     """Return an n x n row-major array on a tape, with rows on 16-byte boundaries, or None.
 
-    It returns None for the first matrix of a large size, and while too many tapes are lent.  When the last
-    array that shares the memory is freed, the tape is idle again.
+    It returns None for the first matrix of a large size, while too many tapes are lent, and if memory is
+    full.  When the last array that shares the memory is freed, the tape is idle again.
     """
     key = _key(n, np.dtype(dtype))
     known = recurring.asked_before(key) or n <= paths().most_at_once
@@ -84,7 +84,8 @@ def tape_of(x):
 
 def clear():
     """Free the idle tapes, and forget the sizes that were used; return whether any memory was freed."""
-    # Not inside the lock: a finalizer may need the lock while another thread is in `recurring`.
+    # Call this before taking `_lock`: a thread that holds the lock of `recurring` may run a finalizer that
+    # waits for `_lock`.
     recurring.forget()
     with _lock:
         gone = shelf.clear(_idle)

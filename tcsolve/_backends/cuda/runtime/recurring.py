@@ -1,4 +1,4 @@
-"""Remembers sizes and work.
+"""Which sizes were used before, and which work was launched before.
 
 A large matrix gets a tape if its size was used before, and its work is recorded when it is repeated.
 """

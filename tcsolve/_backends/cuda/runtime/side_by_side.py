@@ -1,4 +1,4 @@
-"""Results of a slow function that threads compute before they are asked for."""
+"""The results of a slow function, which threads compute before the results are needed."""
 
 import atexit
 import collections

@@ -90,9 +90,9 @@ class Tape:
         For a large matrix, the first call launches it, and only the second one records it.
 
         body launches kernels for arrays of this tape and reads nothing back.  Its result is memory of the
-        tape, valid until the next run.  Equal `name` and `where` (addresses) mean equal work.  Work `aside`
-        runs in a separate stream that waits for earlier work of the tape.  It has separate memory and writes
-        nothing else.
+        tape, valid until the next run.  Equal `name` and `where` (addresses) mean equal work.  For work
+        `aside`, the current stream is a separate one, which already waits for earlier work of the tape.  Such
+        work has separate memory and writes nothing else.
         """
         stream = cupy.cuda.get_current_stream()
         with self._lock:
@@ -115,7 +115,7 @@ class Tape:
         self._reel.divide()
 
     def apply(self, name, inputs, body, where=()):
-        """Return a copy of body(*inputs), run as by `run`; the NumPy or CuPy vectors `inputs` are copied."""
+        """Return a copy of body(*inputs), run as by `run`, with copies of `inputs`, NumPy or CuPy vectors."""
         with self._lock:
             self.follow(cupy.cuda.get_current_stream())
             if name not in self._inputs:
@@ -129,7 +129,7 @@ class Tape:
             return result
 
     def follow_aside(self, stream):
-        """Let the next use of the tape wait for the work aside in `stream`, too."""
+        """Let `settle` wait for all work aside that is in `stream` now."""
         with self._lock:
             self._done_aside = _mark(stream)
 

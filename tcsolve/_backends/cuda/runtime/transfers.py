@@ -19,11 +19,11 @@ from tcsolve._locks import ForkSafeLock
 
 __all__ = ["LEAST_BYTES", "clear", "to_device", "to_host"]
 
-# Smaller arrays are copied by CuPy, by one thread through pinned memory of their own size.  On an H200 that
-# is as fast up to about this size.
+# Smaller arrays are copied by CuPy, in one thread.  On an H200 that is as fast up to about this size.
 LEAST_BYTES = 16 << 20
-# Bytes of a buffer, and number of buffers: each thread fills one while the other is being sent.  A smaller
-# array is cut into as many pieces as there are buffers, so that all threads have work.
+# Bytes of a buffer, and number of buffers: each thread fills one while another one is being sent.  An array
+# smaller than all buffers together is cut into as many pieces as there are buffers, so that all threads have
+# work.
 BUFFER_BYTES, BUFFERS = 4 << 20, 2 * pipeline.THREADS
 # Number of rings that are kept for later copies.
 MOST_IDLE = 2
