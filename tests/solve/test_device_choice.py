@@ -17,7 +17,7 @@ from tcsolve._backends.machine_rates import SHIPPED, MachineRates
 from tcsolve._backends.select import numpy_ops
 from tcsolve._plan import Plan
 from tcsolve._solve.choice import placement
-from tcsolve._solve.choice.cost_model import CPU, H200
+from tcsolve._solve.choice.cost_model import CPU, H200, rates_of
 from tcsolve._solve.choice.device_choice import System, Times, goes_to_device, predicted_times
 from tcsolve._solve.choice.placement import target_ops
 from tcsolve._steps import observed
@@ -46,6 +46,20 @@ def test_what_was_measured_is_predicted():
         assert copies > 0 and copies == pytest.approx(
             5e-5 + 8 * n * n / SHIPPED.to_device[n >= 2048] + 8 * n * (1 / 9e9 + 1 / 9e9), rel=1e-6
         )
+
+
+@pytest.mark.parametrize("n, slower", [(1000, 1.1), (4000, 1.5), (10000, 2.5)])  # with the copies
+def test_times_that_came_with_the_library_are_scaled_to_the_gpu_and_measured_ones_are_not(
+    n, slower
+):
+    small = {"arch": 75, "multiprocessors": 20, "clock": 1.5e9, "bandwidth": 2e11}
+    there, system = rates_of("cuda", small), System(n, 1, FP64, "auto")
+    measured = replace(SHIPPED, date="2026-11-28")
+
+    assert predicted_times(system, SHIPPED, CPU, there).device > slower * times(n).device
+    assert predicted_times(system, measured, CPU, there).device == pytest.approx(
+        times(n).device, rel=0.5
+    )
 
 
 def test_the_rates_that_come_with_the_library_are_those_of_the_results():

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tcsolve._solve.choice.cost_model import first_update, predict_seconds
+from tcsolve._solve.choice.cost_model import H200, first_update, predict_seconds
 
 __all__ = [
     "LARGE_BYTES",
@@ -66,10 +66,12 @@ def predicted_times(system, machine, host, device):
     Times
     """
     vector = system.n * system.nrhs * system.dtype.itemsize
-    there = _corrected(system, machine.device, device) + COPY_SECONDS
+    # The times that came with the library are those of an H200.
+    measured_with = device if machine.date else H200
+    there = _corrected(system, machine.device, device, measured_with) + COPY_SECONDS
     there += _copy_seconds(system.n**2 * system.dtype.itemsize, machine.to_device)
     there += _copy_seconds(vector, machine.to_device) + _copy_seconds(vector, machine.to_host)
-    return Times(_corrected(system, machine.host, host), there)
+    return Times(_corrected(system, machine.host, host, host), there)
 
 
 def goes_to_device(times, lost=0.0, start_seconds=0.0):
@@ -92,9 +94,12 @@ def goes_to_device(times, lost=0.0, start_seconds=0.0):
     return gain > 0 and lost + gain >= start_seconds
 
 
-def _corrected(system, samples, rates):
-    """Return the predicted seconds times measured / predicted seconds, interpolated between the samples."""
-    logs = [math.log(seconds / _model_seconds(_usual(n), rates)) for n, seconds in samples]
+def _corrected(system, samples, rates, measured_with):
+    """Return the predicted seconds times measured / predicted seconds, interpolated between the samples.
+
+    `measured_with` are the rates of the machine where the samples were measured.
+    """
+    logs = [math.log(seconds / _model_seconds(_usual(n), measured_with)) for n, seconds in samples]
     factor = np.interp(math.log(system.n), [math.log(n) for n, _ in samples], logs)
     return math.exp(factor) * _model_seconds(system, rates)
 
