@@ -190,13 +190,13 @@ def panel_kernel(results):
         _cell(ax, 0.8, y, 0.6, 1.3, PANEL)
         name = f"block {block}" if block < 3 else "block 15"
         ax.text(-0.05, y + 0.65, name, ha="right", va="center", fontsize=9)
-        _cell(ax, 5.2, y + 0.15, 2.5, 1.0, "white", "best row of\nmy rows", 8.5)
+        _cell(ax, 5.2, y + 0.15, 2.5, 1.0, "white", "best row of\neach warp", 8.5)
         _arrow(ax, (3.3, y + 0.65), (5.15, y + 0.65), "search" if not block else "", (0, 0.25))
         _cell(ax, 9.9, y + 0.15, 3.4, 1.0, NEXT, "largest of all: pivot\neliminate my rows", 8.5)
         for other in range(4):
             start, end = (7.75, y + 0.65), (9.85, 4.8 - 1.5 * other + 0.65)
             ax.plot(*zip(start, end, strict=True), color=MUTED, linewidth=0.7)
-    ax.text(8.8, 6.25, "every block sends\nto every block", ha="center", va="center", fontsize=8.5)
+    ax.text(8.8, 6.25, "every warp sends\nto every block", ha="center", va="center", fontsize=8.5)
     ax.text(1.1, 6.3, "leaf", ha="center", fontsize=9)
     ax.text(1.6, 0.12, "rows of the strip", ha="center", va="top", fontsize=9)
     return figure

@@ -261,7 +261,9 @@ def _options(options, text):
         key, equals, value = option.partition("=")
         if not equals:
             raise InputError(f"study: {text!r} has {option!r}; write key=value or key=value,value")
-        if key in found or key in SOURCES:
+        if key in SOURCES:
+            raise InputError(f"study: {text!r} has {key}=, which is not an option of a generator")
+        if key in found:
             raise InputError(
                 f"study: {text!r} has {key} twice; several values are {key}=value,value"
             )

@@ -104,12 +104,12 @@ def described(rates):
     source = (
         f"measured {rates.date}"
         if rates.date
-        else "came with tcsolve; 'tcsolve warm' measures those of this machine"
+        else "of a host with two cores and of an H200 came with tcsolve; 'tcsolve warm' measures this machine"
     )
     return {
         "device choice": f"rates {source}",
         "  host": f"solve, ms, by n: {solves(rates.host)}",
         "  device": f"solve, ms, by n: {solves(rates.device)}",
-        "  to the device": f"{copies(rates.to_device)} GB/s, pageable and through pinned buffers",
-        "  to the host": f"{copies(rates.to_host)} GB/s",
+        "  to the device": f"{copies(rates.to_device)} GB/s, for small and for large arrays",
+        "  to the host": f"{copies(rates.to_host)} GB/s, for small and for large arrays",
     }

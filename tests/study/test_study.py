@@ -402,6 +402,7 @@ def test_a_name_that_no_matrix_has_is_refused_before_the_first_run(collection, t
         (dict(matrices="gen:*:n=9:speed=3", plans="fp16"), "has no option speed; it has n"),
         (dict(matrices="gen:gauss:n=9:seed=3", plans="fp16"), "seed is one for the whole study"),
         (dict(matrices="gen:gauss:n=9:n=3", plans="fp16"), "has n twice"),
+        (dict(matrices="gen:gauss:file=3", plans="fp16"), "has file=, which is not an option"),
         (dict(matrices="gen:gauss:n=9:min_n=x", plans="fp16"), "min_n is 'x', needs a positive"),
         (dict(matrices="gen:gauss:n=9:kappa=nan:", plans="fp16"), "write key=value"),
         *[

@@ -76,8 +76,8 @@ class _Failed:
         text = self._text
         if not self._is_ours:
             text = (
-                f"the device ran out of memory ({text}); a and b are unchanged: free memory "
-                "(cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
+                f"the device ran out of memory ({text}); your arrays are unchanged: free "
+                "memory (cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
             )
         error = DeviceMemoryError(text)
         error.freed = freed
