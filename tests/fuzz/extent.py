@@ -18,6 +18,7 @@ from tcsolve import (
     gemm_bound,
     inv,
     lstsq,
+    lstsq_ex,
     lu_factor,
     lu_solve,
     refine,
@@ -333,6 +334,7 @@ CALLS = (
         lambda a: _in_rows(a, 0),
     ),
     _of_family("lstsq", lambda a, b: lstsq(a, b, lapack_driver="gelsy")[0]),
+    _of_family("lstsq_ex", lambda a, b: lstsq_ex(a, b).x),
     Call("inv", None, _inverted, _allocating(lambda a, b: inv(a)), PRODUCTS),
     Call("det", None, _determinants, _allocating(lambda a, b: det(a)), PRODUCTS),
     Call(
@@ -356,4 +358,5 @@ CALLS = (
         _allocating_product(gemm_batched, (50, 40, 40)),
         f"{PRODUCTS}, integers for int8",
     ),
+    Call("gemm_bound", None, None, None, "by all products, which must meet it"),
 )

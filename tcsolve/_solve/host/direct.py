@@ -50,7 +50,7 @@ FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 NEAR = 2.0**-40
 # Nearly every system needs this number of corrections with FP32 factors.
 AHEAD = 2
-# Below this rcond, most systems need more corrections.  For few unknowns and at least as many columns, the
+# Below this rcond, most systems need more corrections.  For at least as many columns as unknowns, the
 # additional corrections take longer than factors in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
@@ -161,7 +161,7 @@ class _Problem(NamedTuple):
 
 def _least_rcond_of_low(b, plan):
     """Return the rcond that a matrix must exceed to be solved with FP32 factors, for b (n, k)."""
-    is_dear = plan.fallback and len(b) <= min(SMALL, b.shape[1])
+    is_dear = plan.fallback and 1 < len(b) <= b.shape[1]
     return FAST if is_dear else LOW_EPS / TRUST
 
 
