@@ -31,8 +31,8 @@ def operator_of(ladder):
     return ladder.system.operator(rung.scaling, rung.scaled_norm)
 
 
-def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None):
-    """Refine with the current factors; `ahead` is the result of `Ladder.ahead`.
+def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=None, most=math.inf):
+    """Refine with the current factors, by at most `most` steps; `ahead` is the result of `Ladder.ahead`.
 
     `operator` and `precondition` are for `refine_columns`; by default they are those of the factors.
     """
@@ -51,7 +51,7 @@ def refine_with(ladder, rhs, bound, ahead=None, *, operator=None, precondition=N
         _correction(ladder, n, k),
         ladder.plan,
         bound,
-        max_steps=budget,
+        max_steps=int(min(budget, most)),
         worth=worth(ladder, n, k),
         krylov_worth=worth(ladder, n, k, krylov_worth),
         sure=stopping.SURE,

@@ -310,8 +310,9 @@ class Solve:
             return []
         step = -(-k // max(1, n // COLUMNS_TRIED))
         few = np.arange(k) % step == 0
-        state = refine_with(ladder, rhs[:, ::step].copy(), bound)
-        if state.all_converged and state.steps.max() <= max(FEW_STEPS, worth(ladder, n, k)):
+        most = max(FEW_STEPS, worth(ladder, n, k))
+        state = refine_with(ladder, rhs[:, ::step].copy(), bound, most=most)
+        if state.all_converged:
             return []
         return [(ladder.precision, spread(point, few)) for point in state.history]
 
