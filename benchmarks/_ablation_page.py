@@ -71,8 +71,8 @@ def is_clear(row):
 def verdict(rows, name):
     """Return 'keeps', 'goes', 'unclear' or 'not known' for a path.
 
-    A solve counts, and what the path exists for; the LU alone and the first calls of a size do not.  A gain
-    is unclear if quartiles overlap, or if it is no larger than the noise of the same system.
+    Only solves and planned bytes count; the LU alone and the first calls of a size do not.  A gain is unclear
+    if quartiles overlap, or if it is no larger than the noise of the same system.
     """
     noise = {place(row): abs(gain(row)) for row in rows if is_control(row)}
     mine = [row for row in rows if row["path"] == name and row["what"] in (SOLVE, BYTES)]
@@ -152,7 +152,7 @@ def spoken(name):
 
 
 def grid(rows, what, family):
-    """Return the table of gains of all paths at all sizes, under the times of the full library."""
+    """Return the table of gains of all paths and sizes; its first row has the times of the full library."""
     mine = [row for row in rows if (row["what"], row["family"]) == (what, family)]
     sizes = sorted({row["n"] for row in mine})
     cell = {(row["path"], row["n"]): "fails" if "error" in row else percent(row) for row in mine}

@@ -55,7 +55,7 @@ class Path(NamedTuple):
         return self.least <= n <= self.most and family in self.families and (self.lu or what != LU)
 
     def off(self):
-        """Return the context without the path."""
+        """Return a context in which the path is switched off."""
         from tcsolve._paths import switched_off
 
         return contextlib.nullcontext() if self.name == CONTROL else switched_off(self.name)

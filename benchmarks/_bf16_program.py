@@ -25,7 +25,7 @@ __all__ = [
     "solves",
 ]
 
-# The thesis gives the best count for these multipliers of the scaled matrix, and these tolerances of GMRES.
+# The thesis gives the smallest count over these multipliers of the scaled matrix and tolerances of GMRES.
 MULTIPLIERS = (1.0, 1e1, 1e2, 1e3, 1e4)
 INNER_TOLS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
 # Number of random x.  The x of the thesis is not known.
@@ -113,7 +113,7 @@ class Problem:
     a : array, shape (n, n), float64
     factors : Factors
     x : array, shape (n,), float64
-        The solution.  b = A x is not rounded, which needs more digits than FP64 has.
+        The exact solution.  b is the exact A x, which has more digits than FP64; `residual` needs no b.
     """
 
     def __init__(self, a, factors, x):
@@ -132,8 +132,8 @@ class Problem:
     def residual(self, x):
         """Return b - A x.
 
-        It is A times the error of x, so extended precision gives as good a residual as quadruple precision
-        gives from b.
+        It is computed as A times the error of x.  In extended precision this is as good as b - A x in
+        quadruple precision.
         """
         error = self.x.astype(np.longdouble) - x
         return (self._entries * error[self._columns]).sum(axis=1).astype(float)
@@ -159,8 +159,8 @@ def solves(problem, tol=None, most=MOST_SOLVES):
     ----------
     problem : Problem
     tol : float, optional
-        A cycle of GMRES ends when it has reduced the preconditioned residual by this factor.  It takes one
-        solve more than steps.  Default: LU-IR, where each correction takes one solve.
+        A cycle of GMRES ends when it has reduced the preconditioned residual by this factor.  A cycle takes
+        one LU solve more than it takes steps.  Default: LU-IR, where each correction takes one solve.
     most : int
         More solves than this are too many.
     """
@@ -202,7 +202,7 @@ class Counts(NamedTuple):
     ir, fgmres : dict of lists
         The keys are the multipliers.
     zero_pivots : int
-        How many pivots were replaced with the multiplier 1.
+        How many zero pivots were replaced in the factorization with multiplier 1.
     """
 
     ir: dict

@@ -23,7 +23,7 @@ PREDICTORS = {
     "first error x kappa_scaled": "that error times the condition number after scaling",
     "contraction": "contraction of the first step of IR",
 }
-# Unit roundoff of the operands; and a contraction of the first step of IR that is taken for a good one.
+# Unit roundoff of the operands; and a contraction of the first step of IR that counts as good.
 ROUNDOFF, GOOD = {"bf16": 2.0**-8, "fp16": 2.0**-11, "fp16x3": 2.0**-24, "fp32": 2.0**-24}, 0.3
 
 
@@ -94,7 +94,7 @@ def models(runs):
 
 
 def rounded(table):
-    """Return the runs whose factors are rounded: a matrix of one panel is factored in FP32."""
+    """Return the runs without those of one panel: such a matrix is factored in FP32."""
     return [row for row in table.ran if row.get("panels") != 1]
 
 

@@ -1,7 +1,7 @@
 """Steps of refinement: those of `tcsolve.refine`, and those that the programs of two papers count.
 
-Residuals and products are in FP64 here, in theirs partly in quadruple precision.  x and the vectors of GMRES
-are in FP64, or in FP32.
+Here residuals and products are in FP64; in the programs they are partly in quadruple precision.  x and the
+vectors of GMRES are in FP64, or in FP32.
 """
 
 import functools
@@ -14,11 +14,11 @@ from tcsolve import Plan, refine
 
 __all__ = ["COUNTED", "counts", "gmres", "middle", "our_steps", "spread", "vectors"]
 
-# The programs have one random b; its numbers are not known, so ours have several.
+# The programs have one random b; its numbers are not known, so several are taken here.
 COUNTED = 20
-# The programs test the error before each of at most ten cycles, so the tenth is not counted.
+# The programs test the error before each of at most ten cycles, so they never test the x of the tenth.
 MOST_CYCLES = 9
-# Ours is given up after so many steps, or when a cycle leaves more than this part of the error.
+# `our_steps` gives up after so many steps, or when a cycle leaves more than this part of the error.
 MOST_STEPS, CONTRACTION = 5000, 0.9
 
 
@@ -58,7 +58,7 @@ def counts(a, factors, *, method, tol, bound, dtype=np.float64):
     Returns
     -------
     list of int or None
-        None if `MOST_CYCLES` cycles are not enough.
+        For each b; None if `MOST_CYCLES` cycles are not enough, or if a residual is not finite.
     """
     correct, start = factors
     cycle = {"GMRES": functools.partial(gmres, dtype=dtype), "CG": _cg}[method]

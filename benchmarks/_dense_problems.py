@@ -2,7 +2,7 @@
 
 import math
 
-# The condition numbers of the types 2 to 6 and of the covariance, and the length scale of that.
+# The condition numbers of the types 2 to 6 and of the covariance, and its length scale.
 COND, COVARIANCE_COND, LENGTHSCALE = 100.0, 1e6, 0.2
 POWER_STEPS = 30
 

@@ -89,7 +89,7 @@ def step_floor(n, rates):
 
 
 def tally(spans, wall, least):
-    """Return the categories with their seconds, and the busy and the idle part of the wall time."""
+    """Return a dict of the categories with their seconds, and of the parts of the wall time."""
     busy, alone, union = sweep(spans)
     launches = Counter(span.category for span in spans)
     categories = [

@@ -44,7 +44,7 @@ def scaled(a, name):
         return Scaled(mu * a, ones, ones, mu)
     row, col = _two_sided(a) if name == "two-sided" else _symmetric(a)
     w = a * row[:, None] * col
-    # Not max |w|: in their program the sign counts.
+    # Not max |w|: the program of [1] takes the largest entry with its sign.
     mu = TOP / w.max()
     return Scaled(mu * w, row, col, mu)
 
@@ -66,7 +66,7 @@ def _symmetric(a):
 
 
 def factors(a, name, update, block):
-    """Return a function (n, k) -> (n, k) that applies our factors in FP64; None without factors.
+    """Return a function (n, k) -> (n, k) that applies our factors in FP64; None if a pivot is bad.
 
     All scales are powers of two here.
     """
@@ -83,10 +83,11 @@ def factors(a, name, update, block):
 
 
 def rounded_once(a, name):
-    """Return (correct, start) of a program that rounds the factors once; None if U is singular.
+    """Return (correct, start) of a program that rounds the factors once; None if U is singular or overflows.
 
     The scaled matrix is rounded to FP16, its LU is computed in FP64, and L and U are rounded to FP16.
-    `correct` applies them in FP64.  `start` makes the first x and rounds b and both solutions to FP16.
+    `correct` applies them in FP64.  `start` makes the first x; it rounds b and the solutions of both
+    triangular systems to FP16.
     """
     w, row, col, mu = scaled(a, name)
     place, lower, upper = scipy.linalg.lu(_half(w), p_indices=True)

@@ -72,7 +72,7 @@ def chosen(seed, shape, one_in):
     return bits(seed, shape) % np.uint64(one_in) == 0
 
 
-# The exponents of normal numbers that each family takes, by the range of the format.
+# Smallest and largest exponent of the numbers of each family, for FP16 and for the formats of wide range.
 RANGES = {
     "even": {"fp16": (0, 0), "wide": (0, 0)},
     "near": {"fp16": (-2, 1), "wide": (-2, 1)},
@@ -84,7 +84,7 @@ RANGES = {
     "large": {"fp16": (12, 15), "wide": (58, 64)},
 }
 FAMILIES = (*RANGES, "powers", "few bits", "pairs", "sparse", "zeros", "special")
-# Those whose products may all be near the smallest numbers of FP32, or zero.
+# Families whose products may all be near the smallest numbers of FP32, or zero.
 SMALL = ("small", "faint", "subnormal", "sparse", "zeros")
 
 
@@ -115,7 +115,7 @@ def lines(low, count, k, seed):
         made[here] = x
     with np.errstate(all="ignore"):
         x = round_to(made.astype(np.float32), fmt)
-    # No family but one has Inf.
+    # Only the family "special" has Inf.
     large = np.float32(fmt.xmax)
     ordinary = np.arange(count) % len(FAMILIES) != FAMILIES.index("special")
     x[ordinary] = np.clip(x[ordinary], -large, large)
@@ -133,7 +133,7 @@ def operands(low, m, n, k, seed):
     c[:, ::8] = -0.0
     c[:, 1::4] = numbers([seed, 100], c[:, 1::4].shape, -3, 6)
     with np.errstate(all="ignore"):
-        # Minus the first products, added in a fixed order: BLAS has orders of its own.
+        # Minus the sum of the first eight products, in a fixed order, because the order of BLAS varies.
         for q in range(8):
             c[:, 2::4] -= a[:, q, None] * b[2::4, q]
         shape = c[:, 3::4].shape

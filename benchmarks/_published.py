@@ -82,8 +82,8 @@ BF16 = (
 class ScalingRow(NamedTuple):
     """GMRES steps by scaling, for x in FP64 and in FP32.
 
-    They are: large entries clamped (algorithm 2.1), one number for all entries (2.2), rows, then columns
-    (2.4), and rows and columns alike (2.5); for x in FP32 the first two.
+    The scalings are: large entries clamped (algorithm 2.1), one number for all entries (2.2), rows, then
+    columns (2.4), and rows and columns alike (2.5); for x in FP32 the first two.
     """
 
     matrix: str
@@ -132,7 +132,7 @@ SPD = (
 
 
 class LimitRow(NamedTuple):
-    """Largest condition numbers of LU-IR and of GMRES-IR by the error that converges.
+    """Largest condition numbers for which LU-IR and GMRES-IR are proved to converge, by the kind of error.
 
     For the forward error, the residuals and the products of GMRES are in quadruple precision, for the
     backward error in FP64.  `in_fp64` is the limit of GMRES-IR with products in FP64.

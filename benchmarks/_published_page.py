@@ -25,7 +25,7 @@ def close(ours, theirs):
 
 
 def within(found, theirs):
-    """Tell whether a count is one that occurs for some b, or lies between two such counts."""
+    """Tell whether `theirs` lies between the smallest and the largest count in `found`."""
     least, most = (math.inf if v is None else v for v in spread(found))
     return least <= (math.inf if theirs is None else theirs) <= most
 
@@ -132,7 +132,7 @@ OURS = {
         "and 'in n/2 steps' is the largest up to which all runs converge in at most n/2 steps."
     ),
 }
-# What the pages say of the rows that agree, if it is not that of counts.
+# What the page says about rows that agree, for tables that do not compare counts.
 ALLOWED = {
     "limits": (
         f"not below the proved limit, and at most {LARGER} times above it: a theorem holds for the worst "

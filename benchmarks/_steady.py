@@ -14,7 +14,7 @@ LONGEST_WAIT = 0.05
 
 
 def calls_needed(once, length):
-    """Return how many calls of `once` seconds last `length` seconds."""
+    """Return how many calls of `once` seconds last `length` seconds, at most `MOST_CALLS`."""
     return min(MOST_CALLS, max(1, math.ceil(length / max(once, 1e-9))))
 
 
@@ -31,8 +31,8 @@ def steady_seconds(run, repeats):
 def _elapsed(run, calls, head_start=False):
     """Return the seconds between CUDA events around consecutive calls.
 
-    With a head start, the device waits until the host has launched the calls; this may take longer than they
-    do.
+    With a head start, the device first waits about as long as the host needs to launch the calls, because
+    launching them may take longer than running them.  It waits at most `LONGEST_WAIT` seconds.
     """
     import cupy
 

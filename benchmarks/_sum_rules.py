@@ -23,7 +23,7 @@ class Rule:
     Attributes
     ----------
     block : int
-        Number of products of one operation; an instruction has one or more.
+        Number of products of one operation; an instruction has one or more operations.
     fraction : int
         Terms are rounded to multiples of 2**(e - fraction), e the largest exponent of a term.
     terms : {'truncate', 'nearest', 'floor'}
@@ -40,8 +40,8 @@ class Rule:
         A result of zero is +0; or it has the sign of the sum before rounding; or it is -0 also if all terms
         are -0, as in IEEE arithmetic.
     counts_zeros : bool
-        Whether a product of zero has an exponent.  Then a zero operand has the exponent of the smallest
-        normal number.
+        Whether a product that is zero has an exponent.  It is twice that of the smallest normal number of
+        the operands, whatever the other operand is.
     """
 
     block: int = 16
@@ -65,7 +65,10 @@ class Rule:
 
 
 def grid(depth):
-    """Return the rules that differ in what matters most, for an instruction of `depth` products."""
+    """Return rules with all blocks, fractions, roundings and places of the FP32 number.
+
+    An instruction has `depth` products.
+    """
     blocks = [block for block in (4, 8, 16) if block <= depth]
     choices = blocks, range(22, 28), ROUNDINGS, ("truncate", "nearest"), ("inside", "after")
     return [Rule(*values) for values in itertools.product(*choices)]
@@ -87,7 +90,7 @@ def variations(rule):
 class Terms:
     """The products of one step, shape (m, n, k), in FP64 and exact, and their exponents.
 
-    `least` is the sum of the exponents of two operands that are zero.
+    `least` is the exponent that a product of zero has if it counts: twice that of the smallest normal number.
     """
 
     products: np.ndarray

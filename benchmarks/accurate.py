@@ -4,9 +4,8 @@
     python benchmarks/accurate.py --cuda         # on a GPU
 
 Each system is solved with residual='fp64' and with residual='double-double' (the sizes, condition numbers and
-first precisions are below).  The error of x is its difference from a reference: an x by FP64 factors and
-double-double residuals, for which the last correction was below 2**-53.  Tests compare such references with
-exact fractions.
+first precisions are below).  The error of x is its difference from a reference: the x by FP64 factors and
+double-double residuals.  Tests compare such references with exact fractions.
 """
 
 import functools

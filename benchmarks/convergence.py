@@ -128,7 +128,7 @@ def run(variant, options, rows):
     command += ["-o", str(rows), "--resume"]
     command += ["--jobs", str(options.jobs or variant.jobs), "--limit", str(variant.run_seconds)]
     try:
-        # Another process: it may be killed at any instant, whatever the GPU does.
+        # In another process, which can be killed at any instant, whatever the GPU does.
         subprocess.run(command, check=True, timeout=options.seconds or variant.seconds)
     except subprocess.TimeoutExpired:
         print(f"the time is over; the same command does the rest, and keeps the rows of {rows}")

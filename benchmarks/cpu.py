@@ -3,9 +3,9 @@
     python benchmarks/cpu.py --n 16 200 1000 4000 --json results/cpu.json
     python benchmarks/cpu.py --ratios --json results/cpu_ratios.json
 
-Samples of both alternate, so that a busy machine slows both.  The answer is checked first.  With `--ratios`,
-many kinds of calls are compared with their fastest peers, and with the ratio that is wanted; a page is
-written in the folder of the JSON.
+Samples of both alternate, so that a busy machine slows both.  Without `--ratios`, the answer is checked
+first.  With `--ratios`, many kinds of calls are compared with their fastest peers, and with the ratio that is
+wanted; a page is written in the folder of the JSON.
 """
 
 import os
@@ -72,9 +72,10 @@ def share_of_rcond(n, repeats):
 
 
 def in_hindsight(n, repeats, most=40):
-    """Return the row of the largest ratio of two times to factor and solve k times, over k = 1, 2, ...
+    """Return the row of the largest ratio of two times, over k = 1, 2, ..., `most`.
 
-    The first time is that of 'auto'.  The second one is the shorter of those of FP32 and FP64.
+    The first is the time to factor and solve k times with 'auto'.  The second is the shorter of the times
+    with FP32 and with FP64 factors.
     """
     rng = np.random.default_rng(7)
     a, systems = rng.standard_normal((n, n)), rng.standard_normal((most, n))

@@ -4,10 +4,10 @@
     python benchmarks/devices.py --measure   # measure the rates of the machine first, and keep them
     python benchmarks/devices.py --draw      # the page from the JSON again; no GPU
 
-`tcsolve.solve` of NumPy arrays with device='cpu', 'cuda' and 'auto'; and copies of arrays by
-`tcsolve._backends.cuda.runtime.transfers`, compared with those of CuPy.  Times are medians of wall clock from
-the fourth call on; a call of more than a second is timed from the first.  Each answer is checked before it is
-timed.
+`tcsolve.solve` of NumPy arrays is timed with device='cpu', 'cuda' and 'auto'; and copies of arrays by
+`tcsolve._backends.cuda.runtime.transfers` are compared with those of CuPy.  Times are medians of wall clock.
+The calls take turns, and the first three turns do not count; but a call of more than a second always counts.
+Each answer is checked before it is timed.
 """
 
 import sys

@@ -3,15 +3,15 @@
     python benchmarks/emulator.py --json benchmarks/results/emulator.json    # compute capability 8.0 or later
     python benchmarks/emulator.py --host                                     # only the speed on the host
 
-1. Every instruction (instructions.cu) runs a chain of eight steps on ten million sums of chosen operands
-   (_instructions.py).  Each sum of a step is compared with the emulation, which starts from the sum of the
+1. Every instruction (instructions.cu) runs chains of eight steps on chosen operands (_instructions.py): ten
+   million sums in all.  Each sum of a step is compared with the emulation, which starts from the sum of the
    device before this step.  The hashes of the device's sums are kept: tests on the host compare with them.
 2. For a sample, each candidate rule (_sum_rules.py) is compared with the device.  First the rules differ in
    the numbers of bits, the rounding, the block, and whether the previous sum is one of the terms.  Then
    variations of the best rule are compared, which differ only for small numbers and zeros.
 3. The kernel of the emulation, the products of `gemm` and the update of the LU are compared with the
    emulation on the host, bit for bit.
-4. The speed of both emulations.
+4. The speed of both emulations is measured.
 """
 
 import collections
@@ -55,7 +55,7 @@ def canonical(x):
 
 
 def emulated(instruction, unit, a, b, befores):
-    """Return the sums after each step that starts from one of `befores`."""
+    """Return the sums after each step; step s starts from ``befores[s]``."""
     fmt, sums, depth = FORMATS[instruction.low], unit.sums[instruction.low], instruction.depth
     steps = (slice(q, q + depth) for q in range(0, a.shape[1], depth))
     return np.stack(
@@ -67,7 +67,7 @@ def emulated(instruction, unit, a, b, befores):
 
 
 def kind_of(bits):
-    """Return the words for one result."""
+    """Return what one result is: 'NaN', 'Inf', 'zero', 'subnormal' or 'normal'."""
     size = int(bits) & 0x7FFFFFFF
     if size >= 0x7F800000:
         return "NaN" if size > 0x7F800000 else "Inf"

@@ -5,11 +5,12 @@
 //   a     (m, steps, 8) words of 32 bits, along k: two numbers of a 16-bit format, or one of TF32
 //   b     (n, steps, 8) words: the columns of B
 //
-// Defines KIND (0 mma.sync m16n8 FP16, 1 BF16, 2 TF32; 3 wgmma m64n8 FP16, 4 BF16, 5 TF32).  A step is 16 k, or 8 k of
-// TF32.  m is a multiple of 16 (wgmma: 64), n of 8.  Grid (n / 8, m / rows), block 32 (wgmma: 128).
+// Defines KIND (0 mma.sync m16n8 FP16, 1 BF16, 2 TF32; 3 wgmma m64n8 FP16, 4 BF16, 5 TF32).  A step has 16 values of
+// k, or 8 with TF32.  m is a multiple of 16 (wgmma: 64), n of 8.  Grid (n / 8, m / rows), block 32 (wgmma: 128).
 //
-// In words, the fragments of all these instructions are the same (kernels/gemm/gemm.cuh); of wgmma, each warp has the 16
-// rows of its own.  B of wgmma is in shared memory without a swizzle: for each half of k, 8 columns of 16 bytes.
+// Counted in 32-bit words, the fragments of all these instructions are alike (kernels/gemm/gemm.cuh); with wgmma, each
+// warp has 16 rows of its own.  B of wgmma is in shared memory without a swizzle: for each half of k, 8 columns of 16
+// bytes.
 
 constexpr int WORDS = 8, COLUMNS = 8;
 constexpr bool IS_WGMMA = KIND >= 3;

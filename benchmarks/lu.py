@@ -48,7 +48,7 @@ def factor_error(xp, a, order, lu, seed=1):
 
 
 def limit(precision, n):
-    """Return the largest allowed value of `error`."""
+    """Return the largest allowed value of `factor_error`."""
     from tcsolve._arithmetic.formats import FORMATS, UPDATES
 
     update = UPDATES[precision]

@@ -3,8 +3,8 @@
     TCSOLVE_MATRICES=folder python benchmarks/published.py bf16 --json benchmarks/results/published_bf16.json
 
 Each table has one name: bf16, scaling, spd, limits.  The page, in the folder of the JSON, compares our counts
-with theirs.  It explains each difference, and counts those that no rule explains.  The models that round
-every operation are slow: bf16 takes about ten minutes, each other table less than two.
+with theirs.  It gives a reason for each difference that a rule explains, and counts the others.  The models
+that round every operation are slow: bf16 takes about ten minutes, each other table less than two.
 """
 
 import json
@@ -26,7 +26,7 @@ from tcsolve import matrices, study
 # restart before 500 steps, and is not given up for a slow start.
 GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 # The table of scalings: the precision of x, its dtype, the reduction of the preconditioned residual in each
-# cycle of GMRES, and their unit roundoff, which is the eps of MATLAB.
+# cycle of GMRES, and the unit roundoff of the program, which is the eps of MATLAB.
 SCALING_PRECISIONS = (("FP64", np.float64, 1e-4, 2.0**-52), ("FP32", np.float32, 1e-2, 2.0**-23))
 # The precisions of the positive definite table (factors, x, products), whether the factors are in FP16, and
 # the reduction at which a cycle ends.

@@ -291,7 +291,7 @@ def again(row, repeats):
 
 
 def verdict(row):
-    """Return 'ok', 'MISSED', '-' if any time is allowed, or the failure."""
+    """Return 'ok', 'MISSED', '-' if any time is allowed, 'no peer', or the failure."""
     if "median" not in row["tcsolve"]:
         return "FAILED: " + row["tcsolve"]["error"]
     if "fastest" not in row:

@@ -139,7 +139,7 @@ class Factoring:
         return classify(found)
 
     def same_bits(self):
-        """Tell whether the factors are the same with and without look-ahead, to the last bit."""
+        """Return whether look-ahead changes no bit of the factors, and the bytes of the inverted blocks."""
         with_it, without = (self.run(self.copy(), look_ahead) for look_ahead in (True, False))
         if with_it.misled:
             sys.exit(

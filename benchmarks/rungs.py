@@ -7,7 +7,7 @@
 The matrix and one right-hand side are FP64 on the device.  All solvers of a family and size solve the same
 system.  All families with prescribed singular values have the same singular vectors.  A fixed precision that
 stalls continues with the next rungs, as for any caller, and the table lists the rungs.  The backward error is
-recomputed before a time is accepted.
+recomputed and listed; an x that is not finite has no time.
 """
 
 import functools
@@ -120,7 +120,7 @@ def solvers(a, b, precisions):
 
 
 def measure(a, b, run, repeats):
-    """Return the time of a solver, or its failure; the answer is checked before it is timed."""
+    """Return the time of a solver, or its failure; an x that is not finite is a failure."""
     import cupy
 
     try:

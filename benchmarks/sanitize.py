@@ -4,10 +4,10 @@
     python benchmarks/sanitize.py --tool racecheck --precision fp16x3 --options="--racecheck-report all"
 
 Each tool runs this script again with --solve.  It does small solves with each precision, with narrow, wide
-and square panels; there are several panels, so look-ahead is used.  It also multiplies FP32 matrices.  Every
-array is a separate allocation, because memcheck does not detect an access past the end of an array inside
-CuPy's pool.  CuPy's own kernels are compiled into an empty folder.  The exit status is 0 if no tool finds
-anything.
+and square panels; there are several panels, so look-ahead is used.  It also solves stacks and triangles, and
+multiplies matrices.  Every array is a separate allocation, because memcheck does not detect an access past
+the end of an array inside CuPy's pool.  CuPy's own kernels are compiled into an empty folder.  The exit
+status is 0 if every tool finishes and finds nothing.
 """
 
 import itertools
@@ -39,7 +39,7 @@ VERSION = re.compile(r"Version (\S+)")
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
-# Columns of the narrow panels, and of wide ones; unknowns of the system solved by squares.
+# Columns of the narrow panels, and of wide ones; unknowns of the system with square panels.
 NARROW, WIDE, SQUARES_ROWS = 128, 256, 700
 # Small systems and stacks: slices, unknowns and right-hand sides.  They reach the kernels that solve small
 # systems in one launch, the kernels that measure a system or a stack, and the inverse of a triangle.

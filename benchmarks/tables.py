@@ -359,7 +359,10 @@ def results_before_their_code(root=ROOT, folder=RESULTS):
 
 
 def _parts_of_script(script, root):
-    """Return the paths of a script, of the modules in its folder that it imports, and of its CUDA sources."""
+    """Return the paths of a script and of the files in its folder that it needs.
+
+    They are its CUDA sources, and the modules that it names and whose names begin with _.
+    """
     found, todo = [], [script]
     while todo:
         path = todo.pop()

@@ -130,7 +130,7 @@ def rows_of(xp, name, a, facts, options):
 
 
 def measure(options, facts, rows):
-    """Append the rows of the problems that are left until the time is over; return the problems left out."""
+    """Append the rows of the missing problems until the time is over; return the problems left out."""
     xp, end, late = np, time.monotonic() + options.seconds, []
     if options.device == "cuda":
         import cupy as xp

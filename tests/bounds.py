@@ -1,7 +1,7 @@
 """Errors of answers divided by their bounds, computed independently of the library.
 
 Everything is computed on the host in extended precision where NumPy has it, so that the rounding of
-the measurement does not count. A NaN or Inf anywhere gives inf, which meets no bound.
+the measurement does not count. A NaN or Inf in an answer gives inf, which meets no bound.
 """
 
 import numpy as np
@@ -75,8 +75,8 @@ def forward_ratio(a, x, y):
 def lu_error(a, lower, upper):
     """Return ``max |A - L U|`` over ``max |U|``, for A with its rows already in pivot order.
 
-    Elimination in roundoff u has an error of at most ``n u`` times the largest entry that ever
-    occurs, which is an entry of U up to the same factor (Higham 2002, theorem 9.3).
+    Elimination in roundoff u has an error of about ``n u`` times the largest entry that ever
+    occurs (Higham 2002, theorem 9.3). Here the largest entry of U takes its place.
     """
     product = wide(lower) @ wide(upper)
     return float(np.abs(wide(a) - product).max() / np.abs(wide(upper)).max())

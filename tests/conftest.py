@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 # Processes that test at the same time share the cores, and threads of BLAS that wait for a core spin.  NumPy
-# reads this when it is imported.
+# reads the variable when it is imported.
 if count := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
 

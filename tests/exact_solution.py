@@ -8,7 +8,7 @@ __all__ = ["relative_error", "solution"]
 
 
 def integers(v):
-    """Return the entries of an array as integers, and the power of two that divides them."""
+    """Return integers and a power of two; the entries are the integers divided by this power."""
     exact = [Fraction(float(x)) for x in np.ravel(v)]
     scale = max(x.denominator for x in exact)
     return [int(x * scale) for x in exact], scale

@@ -17,7 +17,7 @@ from tcsolve.kernels.registry import KERNELS
 
 from tcsolve._backends.cuda.runtime import compiler
 
-# A line of a kernel that only some architectures compile.
+# The condition of lines that only some architectures compile.
 CONDITION = re.compile(r"__CUDA_ARCH__ >= (\d+)")
 # The macro sets of gemm_wgmma.cu that a test compiles to read the log of the assembler.
 ASSEMBLED = tuple(
@@ -63,7 +63,7 @@ def values(macros):
 
 
 def groups_of(name):
-    """Return the architectures that run a kernel, those that compile the same lines of it together."""
+    """Return lists of the architectures that run a kernel; those of a list compile the same lines of it."""
     text = "".join(compiler.included(compiler.source(f"{name}.cu")))
     limits = {int(limit) // 10 for limit in CONDITION.findall(text)}
     groups = {}
@@ -117,7 +117,10 @@ def shared_out(name):
 
 
 def jobs(every):
-    """Yield (kernel, architecture, macro set), in the order in which the tests need them."""
+    """Yield (kernel, architecture, macro set): first those that tests measure, then the others backwards.
+
+    The tests take the others from the first one on.
+    """
     for name, arch, macros in itertools.chain(*MEASURED.values()):
         yield name, arch, tuple(sorted(macros.items()))
     cases = [(name, arch) for name in KERNELS for arch in ARCHS if compiler.supported(name, arch)]

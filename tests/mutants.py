@@ -42,7 +42,10 @@ LONGEST_SECONDS = 1800
 
 
 class Mutant(NamedTuple):
-    """One line of a file of tcsolve/, its replacement, and the reason if no test can see the difference."""
+    """One line of a file of tcsolve/, and its replacement.
+
+    `equivalent` says why the behaviour does not change, `survives` why no test sees the change.
+    """
 
     part: str
     file: str

@@ -47,8 +47,8 @@ MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 37, 43
 # The primitives of stacks and the methods of their factors.
 MOST_OF_STACKS = 17
 MOST_POSITIONAL = 6
-# What a constructor may call besides that of its base: it makes small containers, locks, and a thread that
-# waits to be started; and a fork finds the locks in weak sets.
+# What a constructor may call besides that of its base: what makes small containers, locks, and a thread that
+# is not started; and what adds a lock to the weak set in which a fork finds it.
 SMALL = {"len", "tuple", "list", "dict", "set", "ForkSafeLock"}
 SMALL |= {"threading.Lock", "threading.RLock", "threading.Thread"}
 SMALL |= {"_locks.add", "_Calls.every.add"}

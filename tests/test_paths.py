@@ -56,7 +56,7 @@ def test_switches_nest():
     assert paths() == Paths()
 
 
-# ---- what has no device
+# ---- what needs no device
 
 
 class Reported(HostLU):
@@ -106,7 +106,7 @@ def test_without_an_exact_prediction_the_bytes_depend_on_n_alone():
     assert len(rough) == 1 and planned[1] != planned[300]
 
 
-# ---- what decides on a device; the arrays are NumPy's, because nothing is launched
+# ---- what decides on a device; most arrays are NumPy's, because most tests launch nothing
 
 
 A, B = np.zeros((4096, 8)), np.zeros((4096, 1))

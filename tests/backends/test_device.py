@@ -1,4 +1,4 @@
-"""Where a solve runs, and that repeated solves have the same bits."""
+"""Where a solve runs, that repeated solves have the same bits, and what happens without memory."""
 
 import contextlib
 import gc

@@ -79,7 +79,7 @@ def test_comments_docstrings_and_blank_lines_are_no_code(script, monkeypatch, tm
 
 
 class System:
-    """A `System` without a device; each call returns the paths that were in force."""
+    """A `System` without a device; `calls` records each call with the paths that were in force."""
 
     calls = []
 

@@ -1,4 +1,4 @@
-"""The benchmarks' arithmetic and tables, of LUs and solves; nothing here needs a device or takes a time."""
+"""The benchmarks' arithmetic and tables, of LUs and solves; nothing here needs a device."""
 
 import ast
 import json
@@ -378,8 +378,8 @@ def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, m
 
     rounded = corrections.CORRECTIONS[name](x, axis)
 
-    # INT8: the error is relative to the largest entry, or twice that.  E4M3: it is relative to each entry,
-    # except for the smallest ones.
+    # INT8: the step is below 2/127 of the largest entry, so the error is at most 1/127 of that entry.  E4M3:
+    # it is relative to each entry, except for the smallest ones.
     error = np.abs(rounded - x)
     assert (
         error <= most * (top if name == "int8" else np.maximum(np.abs(x), top * 2.0**-12))

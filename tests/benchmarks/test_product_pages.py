@@ -1,4 +1,4 @@
-"""The pages and figures of products alone; nothing here needs a device or takes a time."""
+"""The pages and figures of products alone; nothing here needs a device or measures a time."""
 
 import argparse
 import json

@@ -33,7 +33,7 @@ def test_the_other_problems_are_what_they_say(script):
     assert kappa / 10 < np.linalg.cond(a) <= kappa * (1 + 1e-6)
     a, *_ = make(np, "boundary", 200)
     assert np.array_equal(a, a.T) and np.linalg.eigvalsh(a).min() > 0
-    # All charges are alike, up to the places of the discs: the capacitance of a sphere is its radius.
+    # The sum of the charges is the capacitance of the sphere, which is its radius.
     assert np.linalg.solve(a, np.ones(200)).sum() == pytest.approx(1, rel=0.1)
     a, *_ = make(np, "type 1", 50)
     rest = np.abs(a).sum(axis=1) - np.abs(a.diagonal())

@@ -590,7 +590,7 @@ def interrupted_after(module, command):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # A shell starts the suite in the background with interrupts ignored.
+        # A shell that starts the suite in the background makes it ignore interrupts.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = threading.Timer(60, process.kill)

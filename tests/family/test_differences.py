@@ -1,4 +1,4 @@
-"""The page "What differs from scipy.linalg": each point of the page has a test here, and no other does."""
+"""The page "What differs from scipy.linalg": each point has one test here, and each test is of a point."""
 
 import re
 import time

@@ -24,7 +24,7 @@ def general(n, dtype=float, seed=0):
 
 
 def inverse_error(a, x):
-    """Return the smaller of ||I - A X|| and ||I - X A||, over ||A|| ||X||, in units of u sqrt(n)."""
+    """Return the largest entry of I - A X or of I - X A, whichever is smaller, over ||A|| ||X||."""
     a, x = wide(a), wide(x)
     unit, size = np.eye(len(a)), inf_norm(a) * inf_norm(x)
     return min(float(np.abs(unit - p @ q).max() / size) for p, q in ((a, x), (x, a)))

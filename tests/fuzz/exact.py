@@ -56,12 +56,13 @@ def rounding_of_residual(n, in_fp64=False, is_complex=False):
     2002, section 3.5), and four times that for complex numbers.  |b| is at most |A||x| for an answer that is
     nearly right.
 
-    For more unknowns, in FP64, this worst case is far larger than any error that occurs.  There the errors of
-    the partial sums s_k are modelled as independent with mean zero (Higham and Mary, SIAM J. Sci. Comput. 41
-    (2019), A2815-A2835).  Each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x|| on average.  So
-    their sum has a standard deviation of at most u sqrt(n) / 3, and three standard deviations are u sqrt(n).
-    Sums in several accumulators, as in any BLAS, have smaller errors.  The two parts of a complex sum have
-    2 n real products each, so its standard deviation is at most sqrt(2) sqrt(2) times as large.
+    In FP64 this worst case is taken up to n = 8.  For larger n it is far larger than any error that occurs,
+    so the errors of the partial sums s_k are modelled as independent with mean zero (Higham and Mary, SIAM J.
+    Sci. Comput. 41 (2019), A2815-A2835).  Each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x||
+    on average.  So their sum has a standard deviation of at most u sqrt(n) / 3, and three standard deviations
+    are u sqrt(n).  Sums in several accumulators, as in any BLAS, have smaller errors.  The two parts of a
+    complex sum have 2 n real products each, so its standard deviation is at most sqrt(2) sqrt(2) times as
+    large.
     """
     if n == 1:
         return 4 * 2.0**-53
@@ -227,7 +228,10 @@ def is_rounded_solution(a, x, b):
 
 
 def determinant(a):
-    """Return (sign, log |det a|) as `numpy.linalg.slogdet`, to 40 bits, of a matrix that is not singular."""
+    """Return (sign, log |det a|) as `numpy.linalg.slogdet`, of a matrix that is not singular.
+
+    They are computed from a determinant with more than 60 correct bits.
+    """
     for bits in PRECISIONS:
         with flint.ctx.workprec(bits):
             det = _balls(a).det()

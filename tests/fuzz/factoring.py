@@ -17,7 +17,7 @@ THREADS = 4
 
 
 def factor_and_call(rng, place):
-    """Factors of a matrix, whose methods are called in any order and twice; A is overwritten at the end."""
+    """Factors of a matrix, whose methods are called in any order, some twice; A is overwritten at the end."""
     n = int(rng.integers(1, 25) if rng.random() < 0.85 else rng.integers(25, 120))
     is_complex = bool(rng.random() < 0.3)
     a = matrix(rng, pick(rng, tuple(FAMILIES)), n, is_complex)

@@ -26,7 +26,7 @@ from tcsolve import (
 __all__ = ["System", "Verdict", "error_complaints", "judge_solution", "outcome_complaints"]
 
 CONVERGED = (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
-# The answer meets the bound, of the matrix that was read.
+# Statuses that promise an answer that meets the bound for the matrix that was read.
 MEETS = (*CONVERGED, Status.ILL_CONDITIONED, Status.CONDITION_UNKNOWN, Status.NOT_AS_ASSERTED)
 MISSES = (Status.NOT_CONVERGED, Status.STALLED, Status.OVERFLOW, Status.UNDERFLOW)
 # Unknowns up to which the condition number is computed with proved digits.
@@ -39,7 +39,7 @@ ROUNDOFF = {
     "fp16x3": 2.0**-21,
     "fp32": 2.0**-24,
 }
-# How `solve` ends for each status of `solve_ex`.
+# The warnings with which `solve` ends for each status of `solve_ex`.
 ENDS = {
     **dict.fromkeys(CONVERGED, ()),
     **dict.fromkeys((Status.ILL_CONDITIONED, Status.CONDITION_UNKNOWN), (LinAlgWarning,)),

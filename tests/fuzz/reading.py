@@ -83,7 +83,7 @@ def _matrix_complaints(a, text, theirs):
 
 
 def _plainly(text):
-    """Return the general real matrix of a text, word by word; None of another kind."""
+    """Return the general real matrix of a text, word by word; None for another kind."""
     head, *lines = text.replace(b"\r\n", b"\n").split(b"\n")
     _, _, layout, field, symmetry, *_ = head.lower().split()
     if field not in (b"real", b"double", b"integer") or symmetry != b"general":

@@ -110,7 +110,7 @@ def solve_at_the_ends_of_the_range(rng, place):
 
 
 def solve_near_singular(rng, place):
-    """A matrix of known singular values around 1 / eps, on every rung and with every kind of plan."""
+    """A matrix whose condition number is mostly near 1 / eps, for every precision and some plans."""
     dtype, is_complex = pick(rng, ("d", "d", "d", "f")), rng.random() < 0.2
     n = int(rng.integers(2, 25) if rng.random() < 0.8 else rng.integers(25, 120))
     digits = (14.5, 19, 9) if dtype == "d" else (6, 9.5, 3)
@@ -214,7 +214,7 @@ def judged(rng, place, a, b, options, precision):
     found = []
     if (bits(place, given_a), bits(place, given_b)) != before:
         found.append("an input was modified")
-    if _must_be_refused(a, b, options):  # SciPy looks at neither in some systems
+    if _must_be_refused(a, b, options):  # in some systems SciPy tests neither A nor b
         theirs = ours if _refusal(ours) else Outcome(_refuse)
     if ours.error is not None or (_refusal(theirs) and not excused):
         found += _refusal_complaints(plain, ours, theirs)
@@ -309,7 +309,10 @@ def _is_not_finite(system, a, b):
 
 
 def _as_read(a, b, options, dtype, fallback):
-    """Return the `System` that was solved; None if A is 1 x 1 and b has another shape than x of a system."""
+    """Return the `System` that was solved; None for some 1 x 1 systems.
+
+    For these b has another shape than x, or the structure makes the diagonal real.
+    """
     lower, structure = options.get("lower", False), options.get("assume_a")
     a = np.atleast_2d(a)
     if options.get("transposed"):

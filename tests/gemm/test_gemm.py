@@ -42,7 +42,7 @@ def test_the_defaults_lose_nothing_that_the_operands_carry(dtype, m, n, k):
         assert np.array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
         return
     assert c.dtype == (np.float64 if dtype == np.float64 else np.float32)
-    # FP64 has k 2**-53; FP32 as good as k 2**-24 and the 3 units of a split.
+    # k units for the sum, and some more for the split of FP32 operands.
     unit = 2.0**-53 if dtype == np.float64 else 2.0**-24
     assert ratio(c, a, b, (k + 12) * unit) <= 1
 

@@ -164,7 +164,7 @@ def test_a_header_compiles_alone(header, nvrtc):
 
 
 def _macros_for(text):
-    """Yield macro sets of the kernels that include a header: some with every value of every macro."""
+    """Yield macro sets of the kernels that include a header; together they have all values of all macros."""
     for name, spec in KERNELS.items():
         if text in compiler.included(compiler.source(f"{name}.cu")):
             seen = set()
@@ -225,7 +225,7 @@ def test_the_memory_of_a_panel_is_what_its_structs_take(m, arch, nvrtc):
     assert _errors_of(nvrtc, text, shape.defines, arch) is None
 
 
-# Products whose operands are not rounded, and refined products, by both paths of each kernel.
+# The macro sets ASSEMBLED: plain and refined products, some with a cluster, with scales or transposes.
 @pytest.mark.nvrtc
 def test_wgmma_keeps_its_sums_in_registers_and_its_products_in_flight(nvrtc):
     with ThreadPoolExecutor(os.cpu_count()) as pool:

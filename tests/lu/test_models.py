@@ -18,7 +18,7 @@ TOP = np.float32(2.0**14)
 
 
 def numbers(m, n, seed=0):
-    """Return FP32 numbers with the largest at 1."""
+    """Return FP32 numbers, the largest of which is 1."""
     x = np.random.default_rng(seed).uniform(-1, 1, (m, n)).astype(np.float32)
     x[0, 0] = 1
     return x

@@ -409,7 +409,7 @@ def test_a_frame_goes_in_and_out_without_a_rounding_error(dtype):
     assert np.isfinite(inside).all()
     top = np.maximum(np.abs(inside.real), np.abs(inside.imag)).max(axis=0)
     assert ((top >= 0.25) & (top <= 2)).all()
-    # Undone by the frame whose columns are the inverse of these rows.
+    # Undone by a frame whose column scales are the inverses of these row scales.
     back = Frame(Scaling(col, 1 / row)).outside(np, inside, shift)
     assert np.array_equal(back, b)
 

@@ -58,7 +58,7 @@ def test_steps_done_ahead_count_as_those_of_the_loop(contraction, steps, bound, 
     plain = [float((r / scale / x)[0]) for _, _, r, x in done]
     known = (
         plain if contraction < 0.5 else plain[:1]
-    )  # classical refinement does not continue after a step with too small a contraction
+    )  # classical refinement ends after a step that reduces the error too little
     for mine, theirs in zip(found.history, known, strict=False):
         assert mine.error == pytest.approx(theirs, nan_ok=True)
     assert found.converged == expected.converged

@@ -49,7 +49,7 @@ def test_rcond_is_within_a_factor_of_ten_or_sqrt_n(xp, dtype, cond, precision):
 
     rcond = factor(xp.asarray(a), precision=precision).rcond()
 
-    # A sampled inverse is measured in another norm, good to sqrt(n) either way.
+    # A sampled inverse is measured in another norm, which differs by up to sqrt(n) either way.
     assert true / 10 <= rcond <= 10 * true
 
 
@@ -75,8 +75,8 @@ def singular(kind, n, dtype):
         a[:, 7] = 3 * a[:, 3]  # exact in FP64 but not in FP32, so no pivot is zero
         a[:, 5] *= (
             1e-12 if "small" in kind else 1
-        )  # which counts for more in the norm of the inverse
-    else:  # of a directed graph
+        )  # a small column makes the norm of the inverse larger
+    else:  # the Laplacian of a directed graph
         a = np.diag(abs(a).sum(axis=1)) - abs(a)
     return a.astype(dtype), (rng.standard_normal(n) for _ in range(2))
 

@@ -128,7 +128,7 @@ def test_the_choice_compares_the_gain_with_the_start(host, device, lost, start, 
 
 
 def test_the_choice_is_within_a_quarter_of_the_better_if_the_prediction_is():
-    """For each n between the samples, if the measured rates have errors of a tenth."""
+    """For several n, if the measured rates have errors of a tenth."""
     for n, of_host, of_device in itertools.product(SIZES, (0.9, 1.0, 1.1), (0.9, 1.0, 1.1)):
         real, seen = times(n), times(n)
         seen = Times(seen.host * of_host, seen.device * of_device)

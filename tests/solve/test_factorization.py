@@ -611,7 +611,7 @@ def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change,
 
 @pytest.fixture
 def refuse_once(monkeypatch):
-    """A function after which the next LU of LAPACK raises a MemoryError."""
+    """A function after which the next LU of LAPACK raises a DeviceMemoryError."""
     getrf, refusals = HostLU.getrf, []
 
     def refuse(self, *args, **options):

@@ -83,7 +83,7 @@ NOISE = np.random.default_rng(7)
 
 
 def spoilt(solve, *args, **options):
-    """Call a routine of LAPACK, BLAS or NumPy; return its x with errors larger than itself."""
+    """Call a routine of LAPACK, BLAS or NumPy; return its x with errors of up to three times itself."""
     found = solve(*args, **options)
     x, *rest = found if isinstance(found, tuple) else (found,)
     noise = NOISE.uniform(-3, 3, x.shape)

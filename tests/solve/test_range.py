@@ -95,7 +95,7 @@ def test_structured_systems_may_be_near_the_ends_of_fp32(structure, dtype, expon
 
 
 F = np.float32
-# Whether residuals of small systems are rounded less than FP64.
+# Whether a long double has more digits than FP64, so that residuals of small systems are rounded less.
 LONG = np.finfo(np.longdouble).nmant > 52
 
 
@@ -261,7 +261,7 @@ def test_solve_and_solve_ex_agree_where_n_times_the_norm_overflows(n):
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("dtype, of_b", [(np.float32, 1), (np.complex64, 1), (np.float32, 1j)])
 def test_a_singular_fp32_matrix_has_an_answer_if_its_fp32_factors_find_one(stacked, dtype, of_b):
-    """The FP64 factors have a tiny last pivot, and x is beyond FP32; the FP32 factors do not."""
+    """With the FP64 factors, whose last pivot is tiny, x is beyond the range of FP32; with FP32 it is not."""
     rng = np.random.default_rng(3)
     a = rng.integers(-9, 10, (20, 20)) * (1 + 2j if dtype is np.complex64 else 1)
     a[:, -1] = a[:, :-1].sum(axis=1)

@@ -11,7 +11,7 @@ STACK = np.stack([np.eye(3), np.zeros((3, 3)), 2 * np.eye(3), np.full((3, 3), np
 
 
 def lines_of(solution):
-    """Return {name: text} of the report, and its first sentence; no line is too long."""
+    """Return {name: text} of the lines of the report, and its whole text; no line is too long."""
     text = str(solution)
     assert all(0 < len(line) <= WIDTH for line in text.splitlines())
     named = [line for line in text.splitlines() if line[:16].rstrip() and line[14:16] == "  "]

@@ -69,7 +69,7 @@ def test_x_is_accurate_to_its_last_bit(family, cond, precision):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fp32_factors_without_a_fallback_tell_whether_x_is_accurate(family):
-    # Whether they are enough at this condition number depends on the rounding of the processor.
+    # Whether FP32 factors are enough at this condition number depends on the rounding of the processor.
     a, b = system(family, 1e14)
 
     found = solve_ex(a, b, precision=LOW, **DD)

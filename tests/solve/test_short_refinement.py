@@ -1,4 +1,4 @@
-"""Ordinary systems on the host are refined with few calls, and others too; every answer is verified."""
+"""On the host, most systems are refined with few calls, and the rest with more; every answer is verified."""
 
 import numpy as np
 import pytest

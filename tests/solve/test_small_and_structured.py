@@ -51,7 +51,7 @@ def test_an_fp32_answer_meets_the_bound_when_it_is_rounded(xp, seeds):
 
 
 F = np.float32
-# Whether residuals of small systems are rounded less than FP64.
+# Whether a long double has more digits than FP64, so that residuals of small systems are rounded less.
 LONG = np.finfo(np.longdouble).nmant > 52
 
 

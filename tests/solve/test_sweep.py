@@ -103,7 +103,7 @@ def test_an_easy_matrix_needs_one_rung_and_few_steps(xp, family, precision):
     solution = solve_ex(xp.asarray(a), xp.asarray(b), precision=precision)
 
     assert solution.rungs == (precision,)
-    # 53 bits at 2.5 a step, even for bf16, which starts with 8 and loses some to cond and growth.
+    # 53 bits at 2.5 bits a step: even bf16, with 8 bits less those lost to condition and growth, gains them.
     assert solution.iterations.max() <= 21
 
 

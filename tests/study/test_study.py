@@ -292,7 +292,7 @@ def test_filters_leave_out_matrices_and_say_so(folder, filters, kept):
     assert len(table) == 3
 
 
-# Name, group, order, kind, condition number and the diagonal of the matrices of a folder.
+# Name, group, kind, condition number and the diagonal of the matrices of a folder.
 FOLDER = (
     ("easy", "HB", "real symmetric positive definite", 2.0, [1.0, 2]),
     ("hard", "HB", "real symmetric", 1e9, [1.0, -1e9, 1]),

@@ -7,7 +7,7 @@ from tcsolve import matrices
 
 A, B = np.eye(2), np.ones(2)
 
-# A line below stands for one mistake.
+# Each line below has one mistake.
 tcsolve.solve(A)  # call-overload
 tcsolve.solve(A, B, precision="fp17")  # call-overload
 tcsolve.solve(A, B, assume_a="toeplitz")  # call-overload

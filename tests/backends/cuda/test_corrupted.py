@@ -22,7 +22,7 @@ ROUTINES = {
 
 
 def corrupted(cupy, solve, places, dtype, calls, *args):
-    """Call a routine of a library; then change the x that it wrote by more than itself."""
+    """Call a routine of a library; then change the x that it wrote by up to three times itself."""
     solve(*args)
     rows, columns, at, ld = (args[i] for i in places[:4])
     at = getattr(at, "value", at)
