@@ -8,11 +8,13 @@ import numpy as np
 
 from tcsolve._arrays import as_host
 from tcsolve._checks import require_finite, result_dtype
+from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted
 from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import moved, require_room_there, target_ops
 from tcsolve._solve.host.direct import (
     failed,
+    in_range,
     solve_directly,
 )
 from tcsolve._solve.host.lapack_factors import is_positive_definite
@@ -205,7 +207,10 @@ def _solve_full(ops, a, b, request):
         seconds = time.perf_counter() - request.start
         found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), request.dtype, seconds)
         return replace(found, x=ops.xp.asarray(found.x), device=ops.device)
-    return _solve_by_ladder(ops, a, b, request)
+    solution = _solve_by_ladder(ops, a, b, request)
+    overflows = solution.status is Status.OVERFLOW and request.dtype.char in "dD"
+    may_fall_back = not isinstance(precision, Plan) or precision.fallback
+    return in_range(a, b, solution) if direct and overflows and may_fall_back else solution
 
 
 def _may_be_definite(ops, a):

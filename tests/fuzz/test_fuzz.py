@@ -47,6 +47,11 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("kind, library", cases)
 
 
+@pytest.mark.parametrize("number", [6628])
+def test_an_answer_in_range_is_found_where_scaled_factors_overflow(number):
+    assert not run_case(kind_named("systems"), HOST, 9911, number)
+
+
 @pytest.mark.fuzz
 def test_random_cases_keep_every_promise(kind, library, fuzz_tallies, pytestconfig, request):
     xp = np if library == "numpy" else request.getfixturevalue("cupy")
