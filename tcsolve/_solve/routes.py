@@ -12,12 +12,9 @@ from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted
 from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import moved, require_room_there, target_ops
-from tcsolve._solve.host.direct import (
-    failed,
-    in_range,
-    solve_directly,
-)
+from tcsolve._solve.host.direct import failed, solve_directly
 from tcsolve._solve.host.lapack_factors import is_positive_definite
+from tcsolve._solve.host.overflow import in_range
 from tcsolve._solve.host.stacks import solve_stack
 from tcsolve._solve.host.ways import GENERAL, ways_for
 from tcsolve._solve.ladder.condition import ConditionEstimate

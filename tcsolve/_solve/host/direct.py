@@ -10,7 +10,6 @@ matrix, or with an error above the bound.
 import functools
 import math
 import time
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,14 +23,14 @@ from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.host.gains import least_rcond
-from tcsolve._solve.host.lapack_factors import Band, General, Rounded
+from tcsolve._solve.host.lapack_factors import Band, Rounded
 from tcsolve._solve.host.ways import GENERAL
 from tcsolve._solve.ladder.condition import TRUST
 from tcsolve._solve.ladder.short_refinement import HostLoop
 from tcsolve._solve.verify.backward_error import backward_errors
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["failed", "in_range", "solve_directly"]
+__all__ = ["failed", "solve_directly"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
@@ -113,40 +112,6 @@ def solve_directly(a, b, way, request, tried=None):
             "total": done - start,
         },
         bytes_planned=problem.matrix.nbytes + (LOW_VECTORS if way.plan else 2) * problem.rhs.nbytes,
-    )
-
-
-def in_range(a, b, solution):
-    """Return a `Solution` in place of one whose x overflows: from factors of A without scaling.
-
-    If A is singular to working precision, rounding decides how large x is.  The `solution` itself is returned
-    if the other x misses the bound.
-
-    Parameters
-    ----------
-    a : ndarray, shape (n, n)
-        The matrix that the structure describes.
-    b : ndarray, shape (n,) or (n, k)
-    solution : Solution
-    """
-    columns, dtype = b.reshape(len(a), -1), solution.x.dtype
-    factors = General.of(a.astype(dtype, order="F"))
-    x = None if factors.bad_pivot else factors.solve(columns.astype(dtype))
-    if x is None or not np.isfinite(x).all():
-        return solution
-    error = backward_errors(numpy_ops, a, x, columns)
-    if not np.logical_and.reduce(error <= solution.bound):
-        return solution
-    is_ill = not solution.rcond >= EPS[dtype.char]
-    return replace(
-        solution,
-        x=np.ascontiguousarray(x.reshape(b.shape)),
-        status=Status.ILL_CONDITIONED if is_ill else Status.CONVERGED_AFTER_FALLBACK,
-        statuses=None,
-        precision="fp64",
-        rungs=tuple(dict.fromkeys((*solution.rungs, "fp64"))),
-        backward_error=error,
-        history=(*solution.history, HistoryPoint("fp64", solution.iterations, error, False)),
     )
 
 
