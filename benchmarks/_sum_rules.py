@@ -40,8 +40,8 @@ class Rule:
         A result of zero is +0; or it has the sign of the sum before rounding; or it is -0 also if all terms
         are -0, as in IEEE arithmetic.
     counts_zeros : bool
-        Whether a product that is zero has an exponent.  It is twice that of the smallest normal number of
-        the operands, whatever the other operand is.
+        True: a zero product has an exponent.  This exponent is twice that of the smallest normal number of
+        the operands' format.  False: a zero product has none.
     """
 
     block: int = 16

@@ -205,7 +205,14 @@ def main():
         save(options.json, facts, rows)
     if options.json:
         options.json.with_suffix(".md").write_text(page(facts, rows))
-    sys.exit(any(row.get("failures") for row in rows))
+    sys.exit(any(fails(row) for row in rows))
+
+
+def fails(row):
+    """Tell whether a row of a kind or of a call has failures."""
+    runs = (*row.get("columns", ()), *row.get("slices", ()))
+    bad = any("failed" in run or not run["of_bound"] <= 1 for run in runs)
+    return bad or bool(row.get("failures"))
 
 
 def measure_kinds(place, options, seeds, rows, facts):

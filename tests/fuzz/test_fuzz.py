@@ -450,6 +450,11 @@ def test_a_call_that_fails_with_many_columns_is_told(benchmark):
 
     assert [row["count"] for row in rows] == list(COUNTS)
     assert benchmark["extents"](rows[:2]) == "65536, 70000 (ValueError: too many)"
+    assert benchmark["fails"]({"columns": rows, "slices": []})
+    assert not benchmark["fails"]({"columns": rows[:1], "slices": []})
+    above = [{"count": 65536, "of_bound": value} for value in (1.5, np.nan)]
+    assert all(benchmark["fails"]({"columns": [], "slices": [row]}) for row in above)
+    assert benchmark["fails"]({"failures": 1}) and not benchmark["fails"]({"failures": 0})
 
 
 # ---- the failing allocator ----------------------------------------------------------------------

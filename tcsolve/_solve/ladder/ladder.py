@@ -188,7 +188,7 @@ class Ladder:
         return self.rung
 
     def climb(self, columns=1, most=math.inf):
-        """Factor with the next rung (see `following`); return False if there is none.
+        """Factor with the next rung, which `following` names.  Return False if no rung follows.
 
         Rungs with a roundoff above `most` are skipped, but not the last one.
         """
