@@ -14,13 +14,13 @@ from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import moved, require_room_there, target_ops
 from tcsolve._solve.host.direct import failed, solve_directly
 from tcsolve._solve.host.lapack_factors import is_positive_definite
-from tcsolve._solve.host.overflow import in_range
 from tcsolve._solve.host.stacks import solve_stack
 from tcsolve._solve.host.ways import GENERAL, ways_for
 from tcsolve._solve.ladder.condition import ConditionEstimate
 from tcsolve._solve.ladder.ladder import Ladder
 from tcsolve._solve.ladder.residuals import BY_NAME
 from tcsolve._solve.ladder.verified import Solve
+from tcsolve._solve.overflow import in_range
 from tcsolve._solve.problem.overwriting import in_lent_memory
 from tcsolve._solve.problem.request import real_if, require_finite_arrays
 from tcsolve._solve.problem.structures import detected, read_under
@@ -204,10 +204,7 @@ def _solve_full(ops, a, b, request):
         seconds = time.perf_counter() - request.start
         found = failed(Status.NOT_POSITIVE_DEFINITE, as_host(b), request.dtype, seconds)
         return replace(found, x=ops.xp.asarray(found.x), device=ops.device)
-    solution = _solve_by_ladder(ops, a, b, request)
-    overflows = solution.status is Status.OVERFLOW and request.dtype.char in "dD"
-    may_fall_back = not isinstance(precision, Plan) or precision.fallback
-    return in_range(a, b, solution) if direct and overflows and may_fall_back else solution
+    return _solve_by_ladder(ops, a, b, request)
 
 
 def _may_be_definite(ops, a):
@@ -222,10 +219,22 @@ def _may_be_definite(ops, a):
 
 
 def _solve_by_ladder(here, a, b, request, target=None):
-    """Return the `Solution` by the ladder on `target`, by default on `here`; x is on `here`."""
+    """Return the `Solution` by the ladder on `target`, by default on `here`; x is on `here`.
+
+    If x overflows, factors without scaling may give another x.
+    """
+    solution, precision = _climb_on(target or here, here, a, b, request), request.precision
+    overflows = solution.status is Status.OVERFLOW and request.dtype.char in "dD"
+    may_fall_back = not isinstance(precision, Plan) or precision.fallback
+    is_asked = overflows and may_fall_back and request.with_fp64
+    return in_range(here, a, b, solution) if is_asked else solution
+
+
+def _climb_on(target, here, a, b, request):
+    """Return the `Solution` by the ladder on the device `target`; x is on the device `here`."""
     mark = time.perf_counter()
     seconds, nrhs = {"check": mark - request.start}, 1 if b.ndim == 1 else b.shape[-1]
-    if target is None or target is here:
+    if target is here:
         return _climb(here, a, b, request, {"nrhs": nrhs, "seconds": seconds})
     moved_bytes = a.nbytes + b.nbytes
     require_room_there(target, a, nrhs, request.precision, moved_bytes)

@@ -134,11 +134,15 @@ def seconds_of(kind, seconds):
     return seconds * kind.share / sum(each.share for each in KINDS)
 
 
+def rng_of(kind, seed, number):
+    """Return the random generator of one case."""
+    return np.random.default_rng([seed, number, zlib.crc32(kind.name.encode())])
+
+
 def run_case(kind, place, seed, number):
     """Return what is wrong in one case, which depends on these arguments alone; None if it is not judged."""
-    rng = np.random.default_rng([seed, number, zlib.crc32(kind.name.encode())])
     try:
-        return kind.run(rng, place)
+        return kind.run(rng_of(kind, seed, number), place)
     except Exception:
         return ["the case itself ended with " + traceback.format_exc()[-1500:]]
 

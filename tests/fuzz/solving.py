@@ -20,7 +20,13 @@ from fuzz.judge import System, Verdict, judge_solution, outcome_complaints
 from fuzz.outcome import Outcome, bits, same_bits
 from tcsolve import LinAlgError, Plan, Status, solve, solve_ex
 
-__all__ = ["solve_at_the_ends_of_the_range", "solve_near_singular", "solve_stack", "solve_system"]
+__all__ = [
+    "drawn_system",
+    "solve_at_the_ends_of_the_range",
+    "solve_near_singular",
+    "solve_stack",
+    "solve_system",
+]
 
 # SciPy does not document how a structure changes a 1 x 1 matrix; it divides by the element as given.
 OF_REAL_DIAGONAL = ("her", "hermitian", "pos", "positive definite")
@@ -29,6 +35,11 @@ TURNED = {"upper triangular": "lower triangular", "lower triangular": "upper tri
 
 def solve_system(rng, place):
     """A system of any family, dtype, layout, structure and option; sometimes a wrong one."""
+    return judged(rng, place, *drawn_system(rng))
+
+
+def drawn_system(rng):
+    """Return a, b, the options and the precision of a random system."""
     n = int(
         rng.integers(1, 13)
         if rng.random() < 0.6
@@ -45,7 +56,7 @@ def solve_system(rng, place):
         spoilt.flat[int(rng.integers(spoilt.size))] = pick(rng, (np.nan, np.inf, -np.inf))
     options = _options(rng)
     precision = pick(rng, PRECISIONS) if rng.random() < 0.6 else "auto"
-    return judged(rng, place, a, b, options, precision)
+    return a, b, options, precision
 
 
 def _in_some_dtype(rng, v):

@@ -47,9 +47,11 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize("kind, library", cases)
 
 
+@pytest.mark.parametrize("library", ["numpy", pytest.param("cupy", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("seed, number", [(9911, 6628), (9931, 4501)])
-def test_an_answer_in_range_is_found_where_scaled_factors_overflow(seed, number):
-    assert not run_case(kind_named("systems"), HOST, seed, number)
+def test_an_answer_in_range_is_found_where_scaled_factors_overflow(seed, number, library, request):
+    place = HOST if library == "numpy" else Place(request.getfixturevalue("cupy"))
+    assert not run_case(kind_named("systems"), place, seed, number)
 
 
 @pytest.mark.fuzz

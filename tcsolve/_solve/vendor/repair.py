@@ -1,21 +1,24 @@
 """A second solve of systems on a device that have extreme entries or miss the bound.
 
-Each matrix is scaled by powers of two and factored again, and x is refined.
+Each matrix is scaled by powers of two and factored again, and x is refined.  If x overflows, factors of the
+transposes without scaling may give another x that meets the bound (see `_solve.overflow`).
 """
 
 import numpy as np
 
 from tcsolve._lu.scaling import exponent_of, largest_exponent, ldexp
 from tcsolve._solution import Status, code_of
+from tcsolve._solve.vendor.factors import Turned
 from tcsolve._solve.vendor.measure import errors_of
 from tcsolve._solve.vendor.rcond import rconds_of_scaled
 from tcsolve._solve.vendor.system import CONVERGED, NONFINITE, Part
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["exponents_of", "repair"]
+__all__ = ["exponents_of", "repair", "solved_turned"]
 
 # Number of refinement steps.
 MAX_STEPS = 2
+OVERFLOW = code_of(Status.OVERFLOW)
 
 
 def repair(ops, system, part, which, is_safe):
@@ -37,6 +40,9 @@ def repair(ops, system, part, which, is_safe):
     here = ops.xp.asarray(np.flatnonzero(good))
     some = some._replace(a=some.a[here], b=some.b[here])
     again = _solve_scaled(ops, some, part.x[ops.xp.asarray(which[good])], is_safe[which[good]])
+    over = np.flatnonzero(again.codes == OVERFLOW)
+    if over.size and some.kind == "general" and some.a.dtype.char in "dD":
+        _bring_in_range(ops, some, again, over)
     part.x[ops.xp.asarray(which[good])] = again.x
     for to, found in zip(part[1:5], again[1:5], strict=True):
         to[which[good]] = found
@@ -121,4 +127,30 @@ def _codes_of(ops, system, x, error):
     faint = (top < np.finfo(x.dtype).tiny) | met
     codes = np.where(faint.all(axis=1), code_of(Status.UNDERFLOW), code_of(Status.NOT_CONVERGED))
     codes = np.where(met.all(axis=1), CONVERGED, codes)
-    return np.where(finite, codes, code_of(Status.OVERFLOW)).astype(np.int8)
+    return np.where(finite, codes, OVERFLOW).astype(np.int8)
+
+
+def _bring_in_range(ops, system, part, which):
+    """Solve the systems `which`, whose x overflows, with factors of the transposes.
+
+    An x that meets the bound is stored in `part`.
+    """
+    here = ops.xp.asarray(which)
+    some = system._replace(a=system.a[here], b=system.b[here])
+    x, _ = solved_turned(ops, some.a, some.b, True)
+    error = errors_of(ops, some, x)  # NaN where x is not finite
+    met = (error <= system.bound).all(axis=1)
+    here = ops.xp.asarray(which[met])
+    part.x[here] = x[ops.xp.asarray(np.flatnonzero(met))]
+    part.error[which[met]], part.codes[which[met]] = error[met], CONVERGED
+
+
+def solved_turned(ops, a, b, turned):
+    """Return x (m, n, k) by FP64 factors of a (m, n, n), or of its transposes if `turned`; and their info."""
+    xp, wide = ops.xp, np.result_type(a.dtype, np.float64)
+    a = ops.converted(xp.swapaxes(a, 1, 2) if turned else a, wide)
+    factors = ops.vendor.factor(xp.ascontiguousarray(a), "general", b.shape[2], careful=True)
+    solve = Turned(xp, factors, conjugated=False).solve if turned else factors.solve
+    with np.errstate(all="ignore"):
+        y = solve(ops.converted(xp.swapaxes(b, 1, 2), wide).copy())
+    return xp.swapaxes(y, 1, 2), factors.info

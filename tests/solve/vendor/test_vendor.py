@@ -9,6 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from bounds import MET, host, ratio
+from fuzz.runner import kind_named, rng_of
+from fuzz.solving import drawn_system
 from structures import KINDS, as_read, matrices, right_hand_sides
 from vendor_on_host import HostVendor, HostVendorOps
 
@@ -495,6 +497,14 @@ def test_answers_beyond_the_range_of_fp32(road):
     names = [status.name for status in solution.statuses[:3]]
     assert names == ["CONVERGED", "OVERFLOW", "UNDERFLOW"]
     assert solution.statuses[3].ok and ratio(a[3], solution.x[3], b[3]) <= 2 * MET
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("number", [(9911, 6628), (9931, 4501)])
+def test_an_answer_in_range_is_found_where_scaled_factors_overflow(road, number, batch):
+    a, b, options, _ = drawn_system(rng_of(kind_named("systems"), *number))
+    solution = road.solve_ex(np.stack([a] * batch), np.stack([b] * batch), **options)
+    assert np.isfinite(solution.x).all() and (solution.backward_error <= solution.bound).all()
 
 
 # ---- the condition -----------------------------------------------------------------------------
