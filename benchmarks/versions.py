@@ -5,11 +5,16 @@
     python benchmarks/versions.py --large old=../old now=.    # large systems and the matrix of HPL-MxP
     python benchmarks/versions.py --draw                      # the page from the JSON again; no GPU
 
-Each version runs in a process of its own on the same GPU.  The versions take turns, and the order of a turn
-alternates.  In a turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle
-device before and after, medians.  Every answer is checked before it is timed.
+The same code can differ by 10 % between two processes.  So there are several rounds, and in each round each
+version runs in a new process on the same GPU.  The versions take turns, and their order alternates.  In a
+turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle device before and
+after.  Every answer is checked before it is timed.
+
+The times are medians over all rounds.  The ratio of a round is that of its medians.  The table has the median
+of these ratios, and the smallest and the largest.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,37 +25,30 @@ import time
 from pathlib import Path
 
 import hpl_mxp
+import numpy as np
 from _ablation_paths import DOMINANT, GAUSS
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# (what, n, turns, calls of a turn); `gemm_batched` multiplies 65536 matrices.
+# (what, n, calls of a turn); `gemm_batched` multiplies 65536 matrices.
 CASES = [
-    (kind, n, *how)
-    for n, *how in ((1024, 8, 20), (2048, 8, 15), (4096, 8, 10))
+    (kind, n, calls)
+    for n, calls in ((1024, 20), (2048, 15), (4096, 10), (8192, 5), (16384, 2), (32768, 1))
     for kind in (GAUSS, DOMINANT)
 ]
 CASES += [
-    (kind, n, *how)
-    for n, *how in ((8192, 6, 5), (16384, 6, 2), (32768, 4, 1))
-    for kind in (GAUSS, DOMINANT)
-]
-CASES += [
-    ("gemm", 2048, 8, 20),
-    ("gemm", 8192, 6, 4),
-    ("gemm_batched", 16, 8, 15),
-    ("gemm_batched", 32, 8, 10),
+    ("gemm", 2048, 20),
+    ("gemm", 8192, 4),
+    ("gemm_batched", 16, 15),
+    ("gemm_batched", 32, 10),
 ]
 # The LU of the matrix of HPL-MxP in FP16x3 alone, as the library reports its time, and a large system.
 LU = "hpl_mxp, LU in fp16x3"
-LARGE = [
-    (LU, 16384, 8, 3),
-    (LU, 24576, 8, 2),
-    (LU, 32768, 8, 2),
-    (GAUSS, 24576, 8, 2),
-]
+LARGE = [(LU, 16384, 3), (LU, 24576, 2), (LU, 32768, 2), (GAUSS, 24576, 2)]
+# Rounds, and turns of each version in a round.
+ROUNDS, ROUNDS_LARGE, TURNS = 6, 4, 2
 BATCH, UNCOUNTED, ALLOWED = 65536, 2, 1.02
-HEAD = ["what", "n", "before, ms", "now, ms", "now / before"]
+HEAD = ["what", "n", "before, ms", "now, ms", "now / before", "rounds"]
 
 
 # ---- one version -------------------------------------------------------------------------------
@@ -135,20 +133,31 @@ def serve(folder):
 # ---- both versions -----------------------------------------------------------------------------
 
 
-class Version:
-    """A checkout of the library in a process of its own."""
+def copied(checkout, folder):
+    """Copy the library as in a wheel, with kernels and matrices inside the package; return the folder."""
+    for part in ("tcsolve", "kernels", "matrices"):
+        to = Path(folder) / "tcsolve" / ("" if part == "tcsolve" else part)
+        shutil.copytree(Path(checkout) / part, to, dirs_exist_ok=True)
+    return folder
 
-    def __init__(self, name, checkout, folder):
-        self.name, here = name, Path(folder) / name
-        # As in a wheel, the kernels and the matrices are inside the package.
-        for part in ("tcsolve", "kernels", "matrices"):
-            to = here / "tcsolve" / ("" if part == "tcsolve" else part)
-            shutil.copytree(Path(checkout) / part, to, dirs_exist_ok=True)
-        command = [sys.executable, "-P", __file__, "--serve", str(here)]
-        paths = str(here), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
+
+class Version:
+    """A version of the library in a process of its own; `folder` is the result of `copied`."""
+
+    def __init__(self, name, folder):
+        self.name = name
+        command = [sys.executable, "-P", __file__, "--serve", str(folder)]
+        paths = str(folder), str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")
         path = os.pathsep.join(paths)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": path}, **pipes)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._process.stdin.close()
+        self._process.wait()
 
     def ask(self, request):
         """Return the seconds of calls, or [] for a request that prepares a case."""
@@ -160,37 +169,56 @@ class Version:
         raise RuntimeError(f"the version {self.name!r} has ended")
 
 
-def measure(versions, what, n, turns, calls):
-    """Return the row of a case."""
+def measure(versions, what, n, calls):
+    """Return the seconds of the calls of each version, by name, in one round."""
     found = {version.name: [] for version in versions}
     for version in versions:
         version.ask([what, n])
-    for turn in range(turns):
+    for turn in range(TURNS):
         for version in versions[:: -1 if turn % 2 else 1]:
             found[version.name] += version.ask(calls)
-    return {"what": what, "n": n} | {"seconds": {name: summary(x) for name, x in found.items()}}
+    return found
+
+
+def row_of(what, n, rounds):
+    """Return the row of a case from the seconds of all rounds."""
+    seconds = {name: summary(np.concatenate([each[name] for each in rounds])) for name in rounds[0]}
+    before, now = ([np.median(each[name]) for each in rounds] for name in rounds[0])
+    return {"what": what, "n": n, "seconds": seconds, "ratios": list(np.divide(now, before))}
+
+
+def run_rounds(copies, cases, rounds):
+    """Yield the rows of all cases after each round."""
+    found = [[] for _ in cases]
+    for number in range(rounds):
+        with contextlib.ExitStack() as stack:
+            versions = [stack.enter_context(Version(*copy)) for copy in copies.items()]
+            for case, seconds in zip(cases, found, strict=True):
+                seconds.append(measure(versions[:: -1 if number % 2 else 1], *case))
+        yield [row_of(what, n, each) for (what, n, _), each in zip(cases, found, strict=True)]
 
 
 def cells(row):
     """Return the cells of a row in the table."""
     before, now = (x["median"] for x in row["seconds"].values())
-    late = "" if now <= ALLOWED * before else " (slower)"
+    ratio = float(np.median(row["ratios"]))
     return [
         row["what"],
         row["n"],
         f"{1e3 * before:.3f}",
         f"{1e3 * now:.3f}",
-        f"{now / before:.3f}{late}",
+        f"{ratio:.3f}" + " (slower)" * (ratio > ALLOWED),
+        f"{min(row['ratios']):.3f} to {max(row['ratios']):.3f}",
     ]
 
 
 def page(facts, rows):
     """Return the page of the results."""
-    about = __doc__.partition("\n\nEach version")[2]
+    about = __doc__.partition("\n\nThe same code")[2]
     before, now = facts["versions"].items()
     text = f"Commit {before[1]} ({before[0]}) and commit {now[1]} ({now[0]})."
     head = f"# The library and an older version of it\n\n{source(facts, 'benchmarks/versions.py')}  {text}"
-    return f"{head}\n\nEach version{about}\n{table(HEAD, map(cells, rows))}\n"
+    return f"{head}\n\nThe same code{about}\n{table(HEAD, map(cells, rows))}\n"
 
 
 def main():
@@ -209,14 +237,14 @@ def main():
     if options is None:
         return
     folders = dict(x.split("=", 1) for x in options.versions)
-    facts, rows = machine(options.commit) | gpu(), []
+    facts = machine(options.commit) | gpu()
     facts["versions"] = dict(zip(folders, options.commits, strict=True))
+    cases, rounds = (LARGE, ROUNDS_LARGE) if options.large else (CASES, ROUNDS)
     with tempfile.TemporaryDirectory() as folder:
-        versions = [Version(name, checkout, folder) for name, checkout in folders.items()]
-        for case in LARGE if options.large else CASES:
-            rows.append(measure(versions, *case))
-            print(*cells(rows[-1]), sep=" | ", flush=True)
+        copies = {name: copied(each, Path(folder) / name) for name, each in folders.items()}
+        for rows in run_rounds(copies, cases, rounds):
             save(options.json, facts, rows)
+            print(table(HEAD, map(cells, rows)), flush=True)
     options.json.with_suffix(".md").write_text(page(facts, rows))
 
 
