@@ -20,6 +20,7 @@ __all__ = [
     "numpy_ops",
     "ops_for",
     "ops_on",
+    "require_usable",
     "uses_cupy",
     "why_no_cuda",
     "why_unsupported",
@@ -157,11 +158,11 @@ def ops_for(*arrays):
         )
     if not on_device.pop():
         return numpy_ops
-    _require_usable(arrays)
+    require_usable(*arrays)
     return _cupy_ops()
 
 
-def _require_usable(arrays):
+def require_usable(*arrays):
     """Raise an error unless work on these CuPy arrays can be launched now."""
     if _is_forked():
         raise DeviceError(FORKED)
@@ -215,6 +216,6 @@ def clear_cache():
     if _cupy_ops.cache_info().currsize:
         from tcsolve._backends.cuda.runtime import recorded_graphs, transfers
 
-        _require_usable(())
+        require_usable()
         recorded_graphs.clear()
         transfers.clear()

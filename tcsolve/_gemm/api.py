@@ -3,7 +3,7 @@
 from tcsolve._arguments import require_switch
 from tcsolve._arithmetic.products import GemmBound, error_bound
 from tcsolve._arrays import is_cupy
-from tcsolve._backends.select import ops_for
+from tcsolve._backends.select import require_usable
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 from tcsolve._gemm.multiply import multiply
@@ -219,7 +219,7 @@ def _repeated(check, a, b, c, out, options):
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):
         return None, None
-    ops_for(a)  # raises unless a is on the current device
+    require_usable(a)
     c = c if beta != 0 else None
     key = _key((check, options), a, b, c, out)
     try:
@@ -233,10 +233,11 @@ def _key(kind, *arrays):
     """Return a key of all that a repeated product does not check; None unless all arrays are CuPy arrays."""
     key = [kind]
     for x in arrays:
-        if is_cupy(x):
-            key += (x.shape, x.strides, x.dtype.char, x.data.ptr % ALIGNMENT, x.data.device_id)
-        elif x is None:
+        if x is None:
             key.append(None)
+        elif is_cupy(x):
+            data = x.data
+            key += (x.shape, x.strides, x.dtype.char, data.ptr % ALIGNMENT, data.device_id)
         else:
             return None
     return tuple(key)

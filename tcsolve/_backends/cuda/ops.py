@@ -286,23 +286,28 @@ def _of_triangle(a, triangle, x):
     return y
 
 
-def _in_fp64(a, adjoint, x):
-    """Return a x or a**H x in FP64; a matrix of another precision is converted part by part."""
+def _in_fp64(a, adjoint, x, room=0):
+    """Return a x or a**H x in FP64; a matrix of another precision is converted part by part.
+
+    `room` as in `short_chains.product`.
+    """
     wide = np.result_type(a.dtype, np.float64)
     if a.dtype == wide:
-        return _product(a, x, adjoint)
+        return _product(a, x, adjoint, room)
     y = cupy.zeros((a.shape[1] if adjoint else len(a), x.shape[1]), np.result_type(wide, x.dtype))
     for rows in parts(*a.shape, WIDENED["cuda"]):
         if adjoint:
-            y += _product(converted(a[rows], wide), x[rows], adjoint=True)
+            y += _product(converted(a[rows], wide), x[rows], True, room)
         else:
-            y[rows] = _product(converted(a[rows], wide), x, adjoint=False)
+            y[rows] = _product(converted(a[rows], wide), x, False, room)
     return y
 
 
-def _product(a, x, adjoint):
+def _product(a, x, adjoint, room):
     """Return a x or a**H x without a conjugated copy of a."""
-    return _product(a.T, x.conj(), False).conj() if adjoint else short_chains.product(a, x)
+    if adjoint:
+        return _product(a.T, x.conj(), False, room).conj()
+    return short_chains.product(a, x, room)
 
 
 def _scaled_copy(a, row_scale, col_scale):

@@ -28,20 +28,26 @@ ONE_BLOCK, MOST_COLUMNS = 32, 256
 # each entry.
 GEMV_COLUMNS = 1024
 # The sums of one call have at most ENTRIES entries in all, or, if that is more, a part 1 / ROOM of the number
-# of entries of A.  One sum is always allowed.
-ROOM, ENTRIES = 64, 1 << 16
+# of entries of A.  One sum is always allowed.  The sums of a check may have a part 1 / CHECK_ROOM of the
+# number of entries of Y, because a product with few sums at once takes several times as long.
+ROOM, ENTRIES, CHECK_ROOM = 64, 1 << 16, 8
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4
 
 
-def product(a, x):
-    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64; for many columns by long sums."""
+def product(a, x, room=0):
+    """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64; for many columns by long sums.
+
+    `room` is a number of entries that the sums of one call may have.
+    """
     n, k = x.shape
     if n <= ONE_BLOCK or not (a.size and x.size):
         return a @ x
     if k > MOST_COLUMNS:
         return three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
-    return _times_vector(a, x) if k == 1 and a.dtype == x.dtype == float else _times_matrix(a, x)
+    return (
+        _times_vector(a, x) if k == 1 and a.dtype == x.dtype == float else _times_matrix(a, x, room)
+    )
 
 
 def checked(y, x, times, row_sums):
@@ -51,7 +57,7 @@ def checked(y, x, times, row_sums):
     ----------
     y, x : arrays, shapes (m, k) and (n, k)
         y may be overwritten.
-    times : callable, (n, k) -> (m, k)
+    times : callable, (n, k), room=0 -> (m, k)
         Multiplies by A, with `product`.
     row_sums : callable, () -> array (chunks, m)
         Returns sum |a_ij| of each row over chunks of columns.
@@ -62,7 +68,7 @@ def checked(y, x, times, row_sums):
     sizes = col_stats(x, None)[0].max(axis=0)
     of_x, of_y = (combined(v, sizes) for v in (x, y))
     # The host compares these numbers: on the device, each operation would be a launch.
-    errors, sums = column_max(times(of_x) - of_y), row_sums()
+    errors, sums = column_max(times(of_x, y.size // CHECK_ROOM) - of_y), row_sums()
     error, norm = errors.get().max(), sums.get().sum(axis=0).max()
     # The columns are added with random signs, and after scaling max |x| of each is from 1 to 2.
     allowed = ALLOWED * 2.0**-53 * math.sqrt(n) * math.sqrt(k / COMBINATIONS)
@@ -84,12 +90,12 @@ def _times_vector(a, x):
     return y
 
 
-def _times_matrix(a, x):
+def _times_matrix(a, x, room):
     """Return A x; several blocks are multiplied at once, so that they fill the device."""
     dtype = np.result_type(a, x)
     a, x = (_with_runs(v.astype(dtype, copy=False)) for v in (a, x))
     (m, n), k, c = a.shape, x.shape[1], short_sum(len(x))
-    at_once = max(1, min(n // c, max(m * n // ROOM, ENTRIES) // (m * k)))
+    at_once = max(1, min(n // c, max(m * n // ROOM, ENTRIES, room) // (m * k)))
     sums = cupy.empty((at_once, m, k), x.dtype)
     gemm_in_blocks(sums, a, x, c)
     return sums.sum(axis=0) if at_once > 1 else sums[0]
