@@ -5,10 +5,10 @@
     python benchmarks/versions.py --large old=../old now=.    # large systems and the matrix of HPL-MxP
     python benchmarks/versions.py --draw                      # the page from the JSON again; no GPU
 
-The same code can differ by 10 % between two processes.  So there are several rounds, and in each round each
-version runs in a new process on the same GPU.  The versions take turns, and their order alternates.  In a
-turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle device before and
-after.  Every answer is checked before it is timed.
+The time of the same code can differ by 10 % between two processes.  So there are several rounds, and in each
+round each version runs in a new process on the same GPU.  The versions take turns, and their order
+alternates.  In a turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle
+device before and after.  Every answer is checked before it is timed.
 
 The times are medians over all rounds.  The ratio of a round is that of its medians.  The table has the median
 of these ratios, and the smallest and the largest.
@@ -214,11 +214,11 @@ def cells(row):
 
 def page(facts, rows):
     """Return the page of the results."""
-    about = __doc__.partition("\n\nThe same code")[2]
+    about = __doc__.partition("\n\nThe time of the same code")[2]
     before, now = facts["versions"].items()
     text = f"Commit {before[1]} ({before[0]}) and commit {now[1]} ({now[0]})."
     head = f"# The library and an older version of it\n\n{source(facts, 'benchmarks/versions.py')}  {text}"
-    return f"{head}\n\nThe same code{about}\n{table(HEAD, map(cells, rows))}\n"
+    return f"{head}\n\nThe time of the same code{about}\n{table(HEAD, map(cells, rows))}\n"
 
 
 def main():
