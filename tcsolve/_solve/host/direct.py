@@ -48,8 +48,8 @@ FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 # After a step with FP32 factors that reduces the error to this number, the next step nearly always meets the
 # bound of FP64.
 NEAR = 2.0**-40
-# Nearly every system needs this number of corrections with FP32 factors.
-AHEAD = 2
+# Nearly every system needs AHEAD corrections with FP32 factors, and one more if rcond is below SLOW.
+AHEAD, SLOW = 2, 2.0**-12
 # Below this rcond, most systems need more corrections.  For at least as many columns as unknowns, the
 # additional corrections take longer than factors in FP64.
 FAST = 2.0**-14
@@ -84,7 +84,10 @@ def solve_directly(a, b, way, request, tried=None):
     # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
-    found = _solved(problem, factors, is_singular, way, request.estimate)
+    if way.plan:
+        found = _refined_by_plan(problem, factors, way.plan, rcond, watched=request.estimate)
+    else:
+        found = _solved(problem, factors, is_singular)
     answer = found and _measured(problem, found, a, b, rcond)
     if not answer:
         return None
@@ -177,14 +180,11 @@ def _rcond(problem, factors, is_singular, way, request):
     return factors.rcond(exact), False
 
 
-def _solved(problem, factors, is_singular, way, watched):
+def _solved(problem, factors, is_singular):
     """Return (x, errors or None, steps, history) of the columns of `rhs`; None if an error is too large."""
-    matrix, rhs = problem.matrix, problem.rhs
-    how = factors, problem.norm, problem.dtype
-    if way.plan:
-        return _refined_by_plan(matrix, rhs, *how, way.plan, watched=watched)
+    rhs = problem.rhs
     if problem.ordinary and not is_singular:
-        return _refined(problem.band or matrix, rhs, *how)
+        return _refined(problem.band or problem.matrix, rhs, factors, problem.norm, problem.dtype)
     near, of_b = _near_one(rhs, 0)
     x = ldexp(np, factors.solve(near), of_b - problem.exponent)
     return x, None, np.zeros(rhs.shape[1], int), ()
@@ -319,18 +319,19 @@ def _is_of_ordinary_size(size, b):
     return np.minimum.reduce(size) > 1 / TOP or bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
 
 
-def _refined_by_plan(a, b, factors, norm, dtype, plan, *, watched):
+def _refined_by_plan(problem, factors, plan, rcond, *, watched):
     """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None.
 
     Only if `watched`, the history is complete.
     """
+    a, b, norm, dtype = problem.matrix, problem.rhs, problem.norm, problem.dtype
     n = len(a)
     wanted = stopping.before_rounding(dtype, n)
     if dtype.kind == "c" and a.dtype.kind != "c":
         wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
     most = plan.max_steps or MOST_LOW_STEPS
     if plan.method in ("auto", "ir"):
-        near, ahead = (NEAR, AHEAD) if dtype.char in "dD" else (0.0, 0)
+        near, ahead = (NEAR, AHEAD + (rcond < SLOW)) if dtype.char in "dD" else (0.0, 0)
         how = {"ahead": ahead, "watched": watched}
         loop = HostLoop(a, norm, factors.solve_sized, wanted, near, **how)
         if found := loop.refined(b, most, plan.contraction):
