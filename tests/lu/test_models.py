@@ -95,7 +95,7 @@ def naive_lu(a):
 
 @pytest.mark.parametrize("low", TYPES)
 def test_every_operation_is_that_of_the_type(low):
-    # The largest entry of A is a quarter of the room of FP16, so that the scale of A is known.
+    # Any power of two that keeps the entries normal and finite in FP16 gives the same bits.
     a = numbers(24, 24)
     scale = np.float32(2.0**11 if low == "fp16" else 1)
     exact, order = naive_lu((a * scale).astype(TYPES[low]))
@@ -140,6 +140,20 @@ def test_a_solve_converges_with_every_model(name, kind):
     assert {point.rung for point in solution.history} == {name}
     least = 1 if MODELS[name].products == 3 else 2
     assert solution.iterations.min() >= least  # the factors are rounded
+
+
+@pytest.mark.parametrize("n", [5, 20, 100])
+@pytest.mark.parametrize("name", [name for name in MODELS if name.endswith("@each")])
+def test_solve_uses_the_factors_that_the_model_names(name, n):
+    a, b = matrices.generate("gauss", n, seed=4).a, np.ones((n, 1))
+    plan = Plan(name, fallback=False)
+
+    expected = tcsolve.factor(a, precision=plan).solve_ex(b)
+    one, stack = (tcsolve.solve_ex(v, b, precision=plan) for v in (a, a[None]))
+
+    assert one.iterations == expected.iterations == stack.iterations > 2
+    np.testing.assert_array_equal(one.x, expected.x)
+    np.testing.assert_array_equal(stack.x[0], expected.x)
 
 
 def test_more_rounding_needs_more_steps():

@@ -97,16 +97,17 @@ def _named(precision):
 
 @functools.lru_cache(maxsize=256)
 def _way_of_one_panel(ops, n, precision):
-    """Return the `Way` if the LU has one panel, whose arithmetic is FP32 for every rung below 'fp64'.
+    """Return the `Way` if the LU has one panel whose arithmetic is FP32.
 
-    Only trailing updates are rounded to the precision of the rung, and one panel has none.
+    Below 'fp64', only trailing updates are rounded to the precision of the rung, and one panel has none.  But
+    a model such as 'fp16@each' rounds every operation.
     """
     plan = precision if isinstance(precision, Plan) else _named(precision)
     if plan.update == "auto" or plan.method in ("gmres", "cg") or plan.preconditioner == "fp64":
         # The ladder chooses the rung for 'auto', has Cholesky factors for 'cg', and applies factors in FP64.
         return None
     how = update_named(plan.update)
-    if how.storage == "float64":
+    if how.storage == "float64" or how.rounds_each:
         return None
     if n > (plan.block or widest_panel(ops, n, plan.update)):
         return None
