@@ -1,10 +1,10 @@
 """Matrices from applications: the SuiteSparse Matrix Collection by name.
 
-A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. The file ``west0132.mtx.gz``, ``.mtx``,
-``.rb`` or ``.mat`` is searched in a local folder: the argument ``folder``, or the environment variable
-``TCSOLVE_MATRICES``. A file ``index.csv`` in this folder may describe the matrices. If the file is not
-there and the group is given, the matrix is downloaded from the collection by pooch, an optional
-dependency, and kept in the cache of pooch.
+A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. A file ``west0132`` with a suffix such as
+``.mtx.gz``, ``.mtx``, ``.rb`` or ``.mat`` is searched in a local folder: the argument ``folder``, or the
+environment variable ``TCSOLVE_MATRICES``. If there is no such file and the group is given, the matrix is
+downloaded from the collection by pooch, an optional dependency, and kept in the cache of pooch. A file
+``index.csv`` in the local folder may describe the matrices.
 
 References
 ----------
@@ -26,6 +26,7 @@ from tcsolve.matrices._matrix_market import DAMAGED, LIMIT_BYTES, read_open
 
 FOLDER_VARIABLE = "TCSOLVE_MATRICES"
 GROUP = r"\w[\w.+-]*"
+KINDS = ("spd", "symmetric", "unsymmetric", "real", "complex")
 
 
 def names(folder=None):
@@ -187,14 +188,14 @@ def find(
     kappa : (float, float), optional
         Smallest and largest condition number.
     online : bool
-        True, or without a folder: list the whole collection. Its list is downloaded once.
+        True: list the whole collection, as also happens without a folder. Its list is downloaded once.
 
     Returns
     -------
     found : list of dict
         Sorted by order and name, with ``full_name`` (to load it), ``name``, ``group``, ``n``, ``nnz``,
         ``kind`` and ``cond_2norm``. What is not known is None, and passes every filter but that of the
-        group. Matrices that are not square are left out.
+        group. Matrices of the collection that are not square are left out; those of a local folder are not.
 
     Raises
     ------
@@ -203,8 +204,10 @@ def find(
     ImportError
         The list must be downloaded, but pooch is not installed.
     ValueError
-        The index or the list is malformed.
+        `kind` is none of these, or the index or the list is malformed.
     """
+    if kind is not None and kind not in KINDS:
+        raise ValueError(f"kind={kind!r} is unknown; choose one of {', '.join(map(repr, KINDS))}")
     folder = folder or os.environ.get(FOLDER_VARIABLE)
     if online or not folder:
         missing = "the list of the collection is not here"
@@ -243,7 +246,7 @@ def _matches(row, pattern, group):
 
 
 def _passes(row, min_n, max_n, kind, kappa):
-    """Tell whether a row passes the filters, as far as it is known."""
+    """Tell whether a row passes the filters; a fact that is not known passes."""
     n, cond = row["n"], row["cond_2norm"]
     if n is not None and not (min_n or 0) <= n <= (max_n or np.inf):
         return False

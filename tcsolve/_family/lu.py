@@ -37,7 +37,7 @@ class LUFactors(tuple):
 
     def __new__(cls, pair, matrix, factorization=None):
         self = super().__new__(cls, pair or (None, None))
-        self.matrix, self.factorization, self._pair = matrix, factorization, pair
+        self.matrix, self.factorization, self._pair = matrix, factorization, pair and tuple(pair)
         self._norms = None
         return self
 
@@ -52,7 +52,7 @@ class LUFactors(tuple):
 
     def _found(self):
         if self._pair is None:
-            self._pair = _pair_of(self.matrix)
+            self._pair = tuple(_pair_of(self.matrix))
         return self._pair
 
     def __iter__(self):
@@ -97,7 +97,7 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
     Warns
     -----
     LinAlgWarning
-        A pivot is exactly zero.
+        A pivot is exactly zero.  For CuPy arrays, CuPy gives a RuntimeWarning instead.
 
     Notes
     -----
@@ -250,7 +250,7 @@ def _solve_on_device(lu_and_piv, b, *, trans, overwrite_b=False, check_finite=Tr
 
 
 def _factors_of(xp, lu, piv, trans):
-    """Return the factors P L and U, or those of the transposed product."""
+    """Return the factors P L and U; for `trans` 1 or 2, those of the transpose or the adjoint."""
     order = list(range(len(lu)))
     for i, j in enumerate(np.asarray(piv).tolist()):
         order[i], order[int(j)] = order[int(j)], order[i]

@@ -11,7 +11,8 @@ from tcsolve._study.looks import MOST_CURVES, NAMES, Group, chosen, groups_of, s
 
 __all__ = ["DRAWINGS", "performance_profile"]
 
-# Most matrices in a picture of histories: with one group of plans, and with several (a row of panels each).
+# Most matrices in a picture of histories: MOST_MATRICES with one group of plans, MOST_ROWS with several,
+# where each matrix has a row of panels.
 MOST_MATRICES, MOST_ROWS = 9, 5
 # In a picture of points for more than MANY_POINTS matrices, a panel has at most FEW_PLANS plans.
 MANY_POINTS, FEW_PLANS = 30, 4
@@ -209,8 +210,15 @@ def performance_profile(rows, measure):
 
 
 def _ratios(solved, plan):
-    found = [plans.get(plan, math.inf) / min(plans.values()) for plans in solved]
+    found = [_ratio(plans.get(plan, math.inf), min(plans.values())) for plans in solved]
     return np.sort([ratio for ratio in found if ratio < math.inf])
+
+
+def _ratio(value, best):
+    """Return value / best; if the best is 0, 1 for 0 and infinity for a larger value."""
+    if best:
+        return value / best
+    return 1.0 if value == 0 else math.inf
 
 
 def _is_sweep(rows):

@@ -38,8 +38,8 @@ class Energy(NamedTuple):
     samples: int
 
 
-def measure_energy(problem, plan, device):
-    """Return the columns of a row about the energy of solving a problem by a plan.
+def measure_energy(problem, plan, device, residual="fp64"):
+    """Return the columns of a row about the energy of solving a problem by a plan, with a residual.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def measure_energy(problem, plan, device):
     a, b = ops.xp.asarray(problem.a), ops.xp.asarray(problem.b)
 
     def call():
-        solution = solve_ex(a, b, assume_a="general", precision=plan)
+        solution = solve_ex(a, b, assume_a="general", precision=plan, residual=residual)
         ops.host(solution.x[:1])  # waits for the device
 
     try:
@@ -102,7 +102,7 @@ def sampled(call, power, least_seconds):
 
 
 def _sample(power, stop):
-    """Return (time, power) again and again until `stop` is set, and once more."""
+    """Return pairs (time, power), sampled until `stop` is set and once after it."""
     samples = []
     while not stop.is_set():
         samples.append((time.perf_counter(), power()))

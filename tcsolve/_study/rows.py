@@ -50,7 +50,7 @@ def rows_of(case, plans, settings):
             case.filters.check_kappa(problem.cond)
         facts = facts_of(problem)
         if zero_pivot := facts.pop("zero_pivot"):
-            # The exact pivot may be small and not zero, as that of gen:frank:n=30 with the determinant 1.
+            # Only to working precision: rounding may make a pivot zero that is small in exact arithmetic.
             raise Skipped(
                 f"it is singular to working precision: pivot {zero_pivot} is zero in FP64"
             )
@@ -65,7 +65,8 @@ def rows_of(case, plans, settings):
         try:
             row |= run_plan(problem, plan.plan(), residual=plan.residual, **options)
             if settings["energy"]:
-                row |= measure_energy(problem, plan.plan(), row.get("device", "cpu"))
+                how = row.get("device", "cpu"), plan.residual
+                row |= measure_energy(problem, plan.plan(), *how)
         except Exception as error:  # whatever it is, the other runs of a long study go on
             row |= raised(f"{type(error).__name__}: {error}")
         yield plain(row)

@@ -56,7 +56,7 @@ def check_form(path):
     """Raise an InputError unless the suffix of a path is that of a form of tables."""
     if path.suffix != ".parquet" and path.suffix not in FORMS:
         raise InputError(
-            f"study: {path} must end in one of .parquet, {', '.join(FORMS)}, which is its form"
+            f"study: {path} must end in one of .parquet, {', '.join(FORMS)}; the suffix selects the form"
         )
 
 
@@ -108,13 +108,17 @@ def _is_text(rows, name):
     return any(isinstance(row.get(name), str) for row in rows)
 
 
+class _Formula(str):
+    """LaTeX text, in which no character has to be escaped."""
+
+
 def _latex_line(cells):
     return " & ".join("".join(_latex_text(cell)) for cell in cells) + r" \\"
 
 
 def _latex_text(cell):
-    """Yield the characters of a cell, escaped; a cell that is a formula already stays as it is."""
-    if cell.startswith("$"):
+    """Return the characters of a cell, escaped; a `_Formula` stays as it is."""
+    if isinstance(cell, _Formula):
         return cell
     return (ESCAPED.get(char, char) for char in cell)
 
@@ -125,5 +129,5 @@ def _latex_number(value):
         return "--"
     mantissa, e, exponent = text.partition("e")
     if isinstance(value, float) and e:
-        return rf"${mantissa} \times 10^{{{int(exponent)}}}$"
+        return _Formula(rf"${mantissa} \times 10^{{{int(exponent)}}}$")
     return text

@@ -77,6 +77,12 @@ def test_the_pair_is_scipys(xp):
     assert host(found[1]).tolist() == host(piv).tolist()
 
 
+def test_the_pair_of_a_stack_is_a_tuple(xp):
+    found = lu_factor(xp.asarray(np.stack([general(5), general(5)])))
+
+    assert isinstance(found[:], tuple) and repr(found).startswith("(")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("trans", [0, 1, 2])
 @pytest.mark.parametrize("n", [7, 60])

@@ -51,6 +51,14 @@ def test_an_index_that_is_none_says_where_and_what_to_do(folder, text, told):
             call()
 
 
+def test_an_unknown_kind_is_refused(folder):
+    write(folder / "one.mtx", GOOD)
+    (folder / "index.csv").write_text("name,group,kind\none,HB,real\n", "utf-8")
+    assert [row["name"] for row in matrices.find(kind="real")] == ["one"]
+    with pytest.raises(ValueError, match="kind='nonsense' is unknown; choose one of 'spd'"):
+        matrices.find(kind="nonsense")
+
+
 def test_same_name_in_another_group_is_another_matrix(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pooch", None)
     write(folder / "one.mtx", GOOD)

@@ -78,6 +78,12 @@ def test_the_columns_of_energy_fit_together(nvml):
     assert row["gflops_per_watt"] == pytest.approx(2 / 3 * 60**3 / row["joules"] / 1e9)
 
 
+def test_the_energy_is_that_of_a_solve_with_the_residual_that_was_asked_for(nvml):
+    problem = matrices.generate("gauss", 60)
+    told = energy.measure_energy(problem, Plan("fp32"), "cuda", "nonsense")["energy"]
+    assert told.startswith("not measured: ") and "residual" in told
+
+
 def test_complex_operations_count_fourfold(nvml):
     rows = [
         energy.measure_energy(matrices.generate("gauss", 40, dtype=dtype), Plan("fp32"), "cuda")

@@ -61,6 +61,8 @@ def test_latex_escapes_what_has_a_meaning_there():
     text = StudyTable([row]).text("latex", ["matrix"])
     escaped = r"a\_b\&c\%d\#e\$f\{g\}\textasciitilde{}h\textasciicircum{}i\textbackslash{}j"
     assert text.splitlines()[4] == escaped + r" \\"
+    text = StudyTable([row | {"matrix": "$x_1"}]).text("latex", ["matrix"])
+    assert text.splitlines()[4] == r"\$x\_1 \\"
 
 
 def test_markdown_escapes_bars():
@@ -152,6 +154,17 @@ def test_the_summary_counts_runs_and_successes(table):
 
 
 # ---- pictures
+
+
+def test_a_profile_of_steps_may_have_zeros():
+    how = {"status": "CONVERGED", "converged": True, "n": 5, "key": ""}
+    steps = {("A", "low"): 3, ("A", "high"): 0, ("B", "low"): 0, ("B", "high"): 0}
+    rows = [how | {"matrix": m, "plan": p, "inner_steps": k} for (m, p), k in steps.items()]
+
+    (ax,) = StudyTable(rows).draw("profile", measure="inner_steps").axes
+
+    shares = {line.get_label(): max(line.get_ydata()) for line in ax.lines}
+    assert shares["high"] == 1 and shares["low"] == 0.5
 
 
 @pytest.mark.parametrize("kind", ["histories", "steps", "profile", "heatmap", "spectrum"])
