@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 # Expected number of refinement steps for each update, for systems where `choose_update` selects this update.
-EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3, "bf16": 6, "tf32": 3}
+EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
 # Number of vectors in use at the same time in refinement and condition estimate: (per right-hand side,
 # minimum).  Bytes per row of the inverted diagonal blocks, for two triangles with blocks of 128 FP32 or 64
 # FP64 unknowns.
@@ -40,7 +40,8 @@ OPERANDS_OF_SUMS = 15
 # Number of matrices of the size of A that an LU needs if it rounds every operation.  NumPy converts to
 # FP16, but not to the other formats: to these, numbers are rounded by integer arithmetic on their bits.
 ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
-# Up to this many right-hand sides, our own kernels do the triangular solves.
+# Up to this many right-hand sides, one call of our own kernels does the triangular solves.  More need several
+# calls, or products, or the library.
 FEW_COLUMNS = 4
 # The smallest and the largest number of corrections that a rung may spend on a column.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
@@ -60,7 +61,8 @@ class Rates:
     Attributes
     ----------
     lu_flops : dict of str to float
-        Rate of the trailing update in flop/s, for each `Update` that the device does not emulate.
+        Rate of the trailing update in flop/s, for each `Update` that 'auto' may choose on the device.  All
+        other updates count as emulated.
     column_seconds : dict of str to float
         Latency of one column of a panel in seconds, for the same updates.
     start_seconds : dict of str to float
@@ -79,8 +81,6 @@ class Rates:
         Bandwidth of the memory in bytes per second.
     gemm_flops : float
         Rate of FP64 products in flop/s, for many right-hand sides.
-    host_bandwidth : float
-        Bandwidth between host and device in bytes per second; 0 for the host.
     """
 
     lu_flops: dict
@@ -94,7 +94,6 @@ class Rates:
     block_solve_seconds: float
     bandwidth: float
     gemm_flops: float
-    host_bandwidth: float = 0.0
 
 
 # Measured on two cores with AVX2.  Other machines have other rates, but the choice depends only on the ratio
@@ -132,7 +131,6 @@ H200 = Rates(
     block_solve_seconds=2e-7,
     bandwidth=4.2e12,
     gemm_flops=5e13,
-    host_bandwidth=1.0e10,
 )
 
 # Below this n, 'auto' takes FP64 for answers in FP64: it is cheap, and its factors show even the smallest
@@ -325,7 +323,7 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     on_device : bool
         True: tensor cores, with packed operands.  False: emulated, with the full product in memory.
     kept : int
-        `Refined.kept`: bytes of the Krylov bases.
+        `Refined.kept`: bytes of Krylov cycles in addition to those of classical refinement.
 
     Returns
     -------

@@ -42,12 +42,13 @@ def _require_free(ops, update, n, needed, held_bytes):
     # Only on a device is the free memory known: memory of the host is virtual and shared.
     if ops.device != "cuda":
         return
-    if needed > (free := ops.free_bytes(needed - held_bytes) + held_bytes):
+    missing = needed - held_bytes
+    if missing > (free := ops.free_bytes(missing)):
         ways = "device='cpu'"
         if update == "fp64":
             ways = "precision='fp16x3' (half the bytes) or " + ways
         raise DeviceMemoryError(
-            f"solving n = {n} with {update} factors needs {needed:,} more bytes on the device, "
+            f"solving n = {n} with {update} factors needs {missing:,} more bytes on the device, "
             f"{free:,} are free; use {ways}"
         )
 
@@ -58,7 +59,8 @@ class MemoryPlan:
     Attributes
     ----------
     extra : int
-        Bytes in addition to those of a rung: arguments that were copied to the device, a scaled copy of A.
+        Bytes in addition to those of a rung: copies of the arguments, a scaled copy of A, factors that were
+        converted to FP64.
     planned : int
         The largest number that was predicted before a rung was factored.
     of_solve : int

@@ -96,7 +96,7 @@ def _faster_ops(ops, a, nrhs, precision):
 
 
 def forget_losses():
-    """Begin anew to count what a GPU would have saved."""
+    """Set the seconds that a GPU would have saved to zero."""
     global _lost
     _lost = 0.0
 
