@@ -17,8 +17,9 @@ NOTES = {
     "gate": "Off: an update does not wait until the panel is on the device, so its list of the "
     "multiprocessors of the panel may be that of the last LU.  The lines of the kernel, which also makes "
     "this list, can be deleted only if other code makes it.",
-    "wide_panels": "Off: panels are as wide as before, but start only when all their columns are updated, "
-    "and U is found by substitution, not by a product with an inverse.  Square panels are off, too.",
+    "wide_panels": "Off: a panel starts only when all its columns are updated, and U is found by "
+    "substitution, not by a product with an inverse.  Square panels are off, too, so panels of dominant "
+    "matrices have the widths of others.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
     "need a graph.  Its lines can be deleted only together with `large graphs`.",
     "large_graphs": "n above 8192.  Its only code is its limit; the rest is that of `small graphs`.",

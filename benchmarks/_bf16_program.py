@@ -153,7 +153,7 @@ class Problem:
 
 
 def solves(problem, tol=None, most=MOST_SOLVES):
-    """Return the number of LU solves until convergence, the first x included; None if there are too many.
+    """Return the number of LU solves until convergence, the first x included; None without convergence.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ from scipy.stats import mannwhitneyu
 __all__ = ["METHODS", "UPDATES", "area", "complete", "page", "rounded"]
 
 UPDATES, METHODS = ("bf16", "fp16", "fp16x3", "fp32"), ("ir", "fgmres")
-# The methods of the first tables.  The others leave out GMRES with left preconditioning.
+# The methods of the first tables.  The later tables leave out GMRES with left preconditioning.
 ALL_METHODS = (*METHODS, "gmres")
 # Edges of the classes of condition numbers after scaling.
 EDGES = (1e2, 1e4, 1e6, 1e8, 1e10)
@@ -17,8 +17,8 @@ PREDICTORS = {
     "kappa": "condition number",
     "kappa_scaled": "condition number after scaling",
     "skeel": "condition of Bauer and Skeel",
-    "spread": "largest entry by smallest entry",
-    "dominance": "diagonal by the rest of a row (large is good)",
+    "spread": "largest entry / smallest entry",
+    "dominance": "diagonal entry / sum of the rest of its row (large is good)",
     "first error": "backward error of the first x",
     "first error x kappa_scaled": "that error times the condition number after scaling",
     "contraction": "contraction of the first step of IR",
@@ -254,7 +254,7 @@ def rules(rows):
 
 
 def split(values, limit):
-    """Return 'converged of all' below a limit, and from it on."""
+    """Return 'k of n' for the values below a limit, and for the others: k of these n runs converge."""
     known = [(value, row["converged"]) for value, row in values if value is not None]
     sides = [c for v, c in known if v < limit], [c for v, c in known if v >= limit]
     return [f"{sum(side)} of {len(side)}" for side in sides]

@@ -48,8 +48,8 @@ def counts(a, factors, *, method, tol, bound, dtype=np.float64):
     factors : (correct, start)
         Two functions (n,) -> (n,): an approximate inverse of a, and the one that makes the first x.
     method : {'GMRES', 'CG'}
-        GMRES has left preconditioning.  A cycle of it ends when the preconditioned residual is reduced by
-        `tol`, and a cycle of CG when the residual is.
+        GMRES has left preconditioning.  A cycle of GMRES ends when it has reduced the preconditioned residual
+        by the factor `tol`.  A cycle of CG ends when it has reduced the residual by this factor.
     dtype : {np.float64, np.float32}
         That of x, and of the vectors of GMRES.
     tol, bound : float

@@ -1,8 +1,8 @@
-"""The dense problems of `training.py`, made on the device: Poisson, boundary element, covariance, spectra."""
+"""The dense problems of `training.py`: Poisson, boundary elements, covariance, given singular values."""
 
 import math
 
-# The condition numbers of the types 2 to 6 and of the covariance, and its length scale.
+# The condition number of the types 2 to 6; the condition number and the length scale of the covariance.
 COND, COVARIANCE_COND, LENGTHSCALE = 100.0, 1e6, 0.2
 POWER_STEPS = 30
 

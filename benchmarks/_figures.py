@@ -68,7 +68,7 @@ def try_to_draw(draw, *args):
     try:
         draw(*args)
     except ImportError as problem:
-        print(f"nothing is drawn ({problem}): install matplotlib, then use --from")
+        print(f"nothing is drawn ({problem}): install matplotlib, then draw from the JSON")
 
 
 def load(path):

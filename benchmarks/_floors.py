@@ -29,7 +29,7 @@ FLOORS = {
     " a wide panel is a product with an inverse: the product counts as update GEMM, the inverse counts here",
     UPDATE: "the flops of all products at the FP16 rate, or reading and writing the trailing matrix for each"
     " outer panel, whichever takes longer",
-    PACK: "both FP32 operands are read once, and their 16-bit parts are written once",
+    PACK: "both FP32 operands are read once, and a 16-bit part of each is written for each product",
     INNER: "the flops of an LU of each outer panel at the FP32 rate; on Hopper the larger products"
     " are three FP16 products and count as update GEMM",
     INVERSES: "the diagonal blocks are read, and their inverses are written",

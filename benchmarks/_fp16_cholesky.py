@@ -39,8 +39,9 @@ class Factors(NamedTuple):
 def factor(a):
     """Return the `Factors` in FP16 of the positive definite matrix a.
 
-    H = D a D has a unit diagonal.  H + c u I, times 0.1 of the largest FP16 number, is rounded to FP16 and
-    factored; c = 2, 3, ... until the factorization exists [1]_.
+    D is diagonal, and H = D a D has a unit diagonal.  H + c u I, times 0.1 of the largest FP16 number, is
+    rounded to FP16 and factored, for c = 2, 3, ... until the factorization exists [1]_.  u is the roundoff of
+    FP16.
 
     References
     ----------

@@ -21,7 +21,7 @@ __all__ = ["SCALINGS", "factors", "rounded_once", "scaled"]
 SCALINGS = ("clamped", "one factor", "two-sided", "symmetric")
 # 0.1 of the largest number of FP16, which leaves room for growth.
 TOP = 0.1 * 65504.0
-# Algorithm 2.5 ends after so many sweeps, or when the row and column maxima differ from 1 by less.
+# Algorithm 2.5 ends after SWEEPS sweeps, or when all row and column maxima differ from 1 by less than ENOUGH.
 SWEEPS, ENOUGH = 10, 1e-4
 
 

@@ -26,7 +26,7 @@ def arguments(question):
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--json", type=pathlib.Path, help="write the results here")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each time (median)")
-    parser.add_argument("--commit", help="commit measured; by default asked of git")
+    parser.add_argument("--commit", help="commit measured; default: TCSOLVE_COMMIT, or git's")
     return parser
 
 

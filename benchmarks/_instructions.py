@@ -43,11 +43,7 @@ INSTRUCTIONS = tuple(
 
 def instructions_of(number):
     """Return the instructions of a compute capability, such as 90."""
-    return [
-        x
-        for x in INSTRUCTIONS
-        if (number >= 80 or (x.low == "fp16" and number >= 80)) and (x.kind < 3 or number == 90)
-    ]
+    return [x for x in INSTRUCTIONS if number >= 80 and (x.kind < 3 or number == 90)]
 
 
 # ---- operands -------------------------------------------------------------------------------------
@@ -68,7 +64,7 @@ def numbers(seed, shape, low, high):
 
 
 def chosen(seed, shape, one_in):
-    """Return True for about one in so many entries."""
+    """Return an array that is True in about one of `one_in` entries."""
     return bits(seed, shape) % np.uint64(one_in) == 0
 
 
@@ -102,7 +98,7 @@ def lines(low, count, k, seed):
             x = np.rint(numbers([*seeds, 0], shape, 0, 3))
         elif (
             family == "pairs"
-        ):  # each number is followed by its opposite, or by a neighbour of that
+        ):  # each number is followed by its negative, or by a neighbour of its negative
             x[:, 1::2] = -x[:, 0::2] * (1 + fmt.u * 2 * chosen([*seeds, 1], x[:, 1::2].shape, 3))
         elif family == "sparse":
             x[~chosen([*seeds, 1], shape, 5)] = 0
@@ -125,7 +121,7 @@ def lines(low, count, k, seed):
 def operands(low, m, n, k, seed):
     """Return a (m, k), b (k, n) and c (m, n), float32; every pair of families occurs."""
     a, b = lines(low, m, k, seed), lines(low, n, k, seed + 1)
-    # Rows of pairs meet columns whose neighbours are equal, so that products cancel.
+    # Make neighbouring entries of the columns of "pairs" equal: products with the rows of "pairs" cancel.
     b[FAMILIES.index("pairs") :: len(FAMILIES), 1::2] = b[
         FAMILIES.index("pairs") :: len(FAMILIES), 0::2
     ]
@@ -143,7 +139,7 @@ def operands(low, m, n, k, seed):
 
 
 def words(x, low):
-    """Return the 32-bit words of vectors (count, k) of a format, two numbers of 16 bits in each."""
+    """Return vectors (count, k) of a format as 32-bit words, with two numbers of 16 bits or one of TF32."""
     x = np.ascontiguousarray(x)
     if low == "tf32":
         return x.view(np.uint32)

@@ -157,13 +157,14 @@ def others(kernels, spans):
 
 
 def panel_times(spans, panels, strips):
-    """Return [rows, us per column in panel kernels, us per column in all] of each outer panel, or [].
+    """Return [rows, us per column in panel kernels, us per column with the work between] of each outer panel.
 
     The spans are from a factorization without look-ahead.  `strips` has the number of launches of each panel.
+    Return [] if the panels cannot be distinguished.
     """
     kernels = [span for span in spans if span.category == PANEL]
     if len(kernels) != sum(strips):
-        return []  # another path was taken, in which the panels cannot be distinguished
+        return []  # another path was taken
     found, taken = [], iter(kernels)
     for (first, last), count in zip(panels, strips, strict=True):
         group = list(itertools.islice(taken, count))
@@ -174,7 +175,10 @@ def panel_times(spans, panels, strips):
 
 
 def alone_times(panel):
-    """Return the seconds of all panels of `panel_times`, in their kernels and in all; None without panels."""
+    """Return the seconds of all panels of `panel_times`: in their kernels, and with the work between.
+
+    Return None without panels.
+    """
     if not panel:
         return None
     heights = [rows for rows, *_ in panel]

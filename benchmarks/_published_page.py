@@ -13,7 +13,7 @@ AGREE, UNEXPLAINED = "agree", "not explained"
 SHARE, STEPS = 0.2, 2
 # A limit agrees if it is at least the proved one, and at most so many times larger.
 LARGER = 10
-# Largest order for which every operation is rounded here; larger ones take minutes.
+# Largest order for which every operation is rounded here; for a larger one this takes minutes.
 MOST_EACH = 2000
 
 
@@ -103,23 +103,23 @@ OURS = {
         "2-norm. For hangGlider_2 it is not that of the thesis, so theirs seems to be another matrix."
     ),
     "scaling": (
-        "FGMRES with products in FP64, without restarts; steps until the backward error is below u sqrt(n), "
-        "for b = A x with a random x. Its factors are in FP16 with every operation rounded, or those of "
-        "tensor cores, and are applied in FP64. 'clamped': entries above 0.1 of the largest FP16 number get "
-        "that size; 'one factor': the whole matrix is scaled by one number; 'two-sided': rows, then columns, "
-        "are scaled; 'symmetric': rows and columns are scaled alike, in at most ten sweeps. Our scales are "
-        "powers of two. 'as they count': the factors of 'every operation' with random b, GMRES with left "
-        "preconditioning that ends at a reduction by 1e-4 (for x in FP32 1e-2), and a backward error below "
-        "n 2^-52 (n 2^-23), which is the bound of their program; for x in FP32 the vectors of GMRES are in "
-        f"FP32; for {COUNTED} b the median, and in brackets the range. 'rounded once': the "
-        "same with the factors of their program: the LU of the matrix that is rounded to FP16 is computed in "
-        "FP64, and L and U are then rounded to FP16. Its scales are no powers of two, and its first x is "
-        "rounded to FP16."
+        "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "
+        "sqrt(n), for b = A x with a random x. Its factors are in FP16 with every operation rounded, or "
+        "those of tensor cores, and are applied in FP64. 'clamped': entries above 0.1 of the largest FP16 "
+        "number get that size; 'one factor': the whole matrix is scaled by one number; 'two-sided': rows, "
+        "then columns, are scaled; 'symmetric': rows and columns are scaled alike, in at most ten sweeps. "
+        "Our scales are powers of two. 'as they count': the factors of 'every operation' with random b, "
+        "GMRES with left preconditioning that ends at a reduction by 1e-4 (for x in FP32 1e-2), and a "
+        "backward error below n 2^-52 (n 2^-23), which is the bound of their program; for x in FP32 the "
+        f"vectors of GMRES are in FP32; for {COUNTED} b the median, and in brackets the range. 'rounded "
+        "once': the same with the factors of their program: the LU of the matrix that is rounded to FP16 is "
+        "computed in FP64, and L and U are then rounded to FP16. Its scales are no powers of two, and its "
+        "first x is rounded to FP16."
     ),
     "spd": (
-        "one cycle of FGMRES, or of CG, by `tcsolve.refine`, with the same stopping test and one random b. "
-        "'as they count': a cycle ends at a reduction by 1e-4 (1e-2 if the products are in FP64 and the "
-        "factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
+        "FGMRES or CG by `tcsolve.refine`, whose cycles aim at the bound, with the same stopping test and "
+        "one random b. 'as they count': a cycle ends at a reduction by 1e-4 (1e-2 if the products are in "
+        "FP64 and the factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
         "preconditioned residual, CG the residual; the first x is in FP32 with factors in FP32, and CG "
         f"rounds it to FP16 with factors in FP16. For {COUNTED} b the median, and in brackets the range. All "
         "our products are in FP64."

@@ -75,7 +75,7 @@ def grid(depth):
 
 
 def variations(rule):
-    """Return rules that differ from this one in what only small numbers or zeros show."""
+    """Return rules whose results differ from those of this one only for small numbers and zeros."""
     leasts = (-1000, -149, *range(-136, -123))
     return [
         replace(rule, least=least, normalized=normalized, zero=zero, counts_zeros=counts)
@@ -163,7 +163,7 @@ def _to_fp32(rule, value, rest):
     if rule.final == "nearest":
         return near
     down = np.nextafter(near, np.float32(0))
-    # Too large, or exact but for a rest of the other sign.
+    # Where |near| > |value + rest|: |near| > |value|, or near is value and rest has the other sign.
     large = (np.abs(near) > np.abs(value)) | ((near == value) & (rest * np.sign(value) < 0))
     cut = np.where(large, down, near)
     # The truncated sum of a tensor core is infinite from 2**128 on.

@@ -2,8 +2,8 @@
 
 A figure that differs has a reason, or it is counted as not explained.
 
-The published figures are those of abstracts and manuals, for large n on other GPUs.  The tables of the study,
-with a row for each matrix, were not at hand.
+The published figures are those of abstracts, a manual and a pull request, on other GPUs; all but one are for
+large n.  The tables of the study, with a row for each matrix, were not at hand.
 """
 
 import json
@@ -23,9 +23,9 @@ CUPY = "pull request 3917 of CuPy, n = 1000, GV100"
 # FP16 on tensor cores compared with FP64, by HAIDAR.
 SPEED_UP, ENERGY = (4.0, 5.0), (5.0, 5.0)
 DOMINANT = ("poisson", "type 1")
-# The order of an LU that was timed alone may differ by this part.
+# The order of an LU that was timed alone may differ from that of the problem by this part.
 NEAR = 0.1
-# Largest order of the small problems, which are compared with CUPY, and smallest of those that are large.
+# Largest order of the problems that are compared with CUPY, and smallest order of the large problems.
 SMALL, LARGE = 2048, 8192
 FP16 = "FP16 on tensor cores"
 REASONS = (
@@ -116,7 +116,7 @@ def close(ours, theirs):
 
 
 def explained(row, what, theirs):
-    """Return the verdict on a figure of a row: it agrees, or a letter of `REASONS`; None without a figure."""
+    """Return the verdict on a figure: AGREE, UNEXPLAINED or a letter of `REASONS`; None without a figure."""
     ours = row[what]
     if ours is None:
         return None
@@ -157,7 +157,7 @@ def others(rows, found):
     lines = [
         "Other published figures. Ours are the largest ones of matrices that are not dominant; those of "
         f"cuSOLVER, compared with our FP64, are the largest ones for n from {LARGE} on, and for small n the "
-        f"median for n = {SMALL}.",
+        f"median for n up to {SMALL}.",
         "",
         "| figure | theirs | ours | verdict |",
         "| --- " * 4 + "|",

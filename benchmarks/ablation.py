@@ -39,8 +39,8 @@ from _harness import (
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 # Turns of the two libraries: `--repeats` times this, as (largest n, factor).
 TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
-# Calls between the check, which makes two calls, and the first turn.  Without a path, the second call of a
-# size records the graphs; for a large size the third does, because the first only remembers the size.
+# Calls between the check, which makes two calls, and the first turn.  For n above 8192, only the third call
+# of a size records the graphs: the first remembers the size, and the second launches the work once.
 WARM_UPS = 2
 # Calls of a size after the cache was cleared; rounds for n up to MANY_ROUNDS[0], and for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2

@@ -17,7 +17,7 @@ from _harness import arguments, machine, save
 from tcsolve.kernels.arch import ARCHS
 from tcsolve.kernels.registry import KERNELS
 
-# Has a variant for each size of matrices, so it is not compiled in advance.
+# gemm_batched has a variant for each size of matrices, so `tcsolve warm` does not compile it.
 BY_SIZE = {"gemm_batched"}
 # The share of the kernels of a source that is compiled, and the least number of them.
 SHARE, LEAST, SEED = 1 / 6, 2, 1

@@ -66,7 +66,7 @@ def cross(xp, a, b):
 
 
 def fields(xp, cells, seed=1):
-    """Return b, half a step's kick (cells, 3, 1), rotations and velocities, FP32 on the device."""
+    """Return b, the push by e in half a step (cells, 3, 1), rotations and velocities: FP32 arrays of xp."""
     rng = np.random.default_rng(seed)
     b = rng.standard_normal((cells, 3))
     kick = 0.01 * rng.standard_normal((cells, 3, 1))

@@ -20,7 +20,7 @@ EXACT_BITS = 2**24
 
 
 def common_bits(x):
-    """Return how many ones each pair of rows shares, as FP32 integers; x is float16 or int8."""
+    """Return how many ones each pair of rows shares: float32 for a float16 x, int32 for an int8 x."""
     if x.dtype == np.float16 and x.shape[1] > EXACT_BITS:
         raise ValueError(
             f"vectors have {x.shape[1]} bits; FP32 counts to {EXACT_BITS}: use int8, or add counts of slices"

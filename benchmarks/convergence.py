@@ -81,12 +81,12 @@ VARIANTS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=VARIANTS, default="cpu")
-    parser.add_argument("--rows", type=Path, help="by default convergence.jsonl in this folder")
+    parser.add_argument("--rows", type=Path, help="default: STUDY.jsonl in the current folder")
     parser.add_argument("--study", type=Path, help="another study file")
     parser.add_argument("--seconds", type=float, help="stop after this time, and keep the rows")
     parser.add_argument("--jobs", type=int, help="number of processes")
     parser.add_argument("--draw", action="store_true", help="run nothing, take the rows of --rows")
-    parser.add_argument("--commit", help="commit measured; by default asked of git")
+    parser.add_argument("--commit", help="commit measured; default: TCSOLVE_COMMIT, or git's")
     options = parser.parse_args()
     variant = VARIANTS[options.device]
     rows = options.rows or Path(f"{variant.name}.jsonl")

@@ -5,10 +5,10 @@
     python benchmarks/corrections.py page     # the page from both JSON files
 
 C -= L U with L = L_hi + L_lo and U = U_hi + U_lo takes three products in FP16.  Two of them, L_hi U_lo and
-L_lo U_hi, only correct the third.  Their operands could be rounded to INT8 or FP8, which tensor cores
-multiply twice as fast.  The steps are measured with the factorization and refinement of tcsolve; its update
-is emulated with such corrections and FP32 sums.  The rates are those of cuBLAS, called by torch, for normally
-distributed entries.  Results are INT32 for INT8, and FP16 for the other formats.
+L_lo U_hi, only correct the third.  Their operands could be rounded to INT8 or FP8, for which the peak of the
+tensor cores is twice that of FP16.  The steps are measured with the factorization and refinement of tcsolve;
+its update is emulated with such corrections and FP32 sums.  The rates are those of cuBLAS, called by torch,
+for normally distributed entries.  Results are INT32 for INT8, and FP16 for the other formats.
 """
 
 import contextlib
@@ -67,7 +67,7 @@ CORRECTIONS = {"fp16": exact, "int8": to_int8, "fp8": to_fp8, "none": None}
 
 @contextlib.contextmanager
 def corrected(rounded):
-    """Replace the corrections in the emulated update with three products on NumPy."""
+    """Let the NumPy update with three products round its corrections by `rounded`; None leaves them out."""
     from tcsolve._arithmetic.formats import TOP_EXPONENT
     from tcsolve._backends.cpu.lu import HostLU, _scale_to_top, _split
 

@@ -152,7 +152,7 @@ def page(facts, rows):
         + ", ".join(f"{1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
         + f".  {kept} of {len(solves)} rows are ok.  `auto` predicts with these rates: {facts['rates']}."
     )
-    copied = "Copies of n x n arrays by the library, and by `cupy.asarray`:"
+    copied = "Copies of n x n arrays by the library, and by CuPy:"
     parts = [text, table(HEAD, map(cells, solves)), copied]
     parts += [table(COPY_HEAD, map(copy_cells, copies)), source(facts, "benchmarks/devices.py")]
     return "\n\n".join(parts) + "\n"

@@ -5,8 +5,8 @@
 
 The gate lets an update wait, for a limited time, until the panel that runs at the same time is on the device.
 The recorded graphs are switched off, as they are for n > 32768.  `solve` with the gate and `solve` without it
-take turns on the same matrix, in one run.  Wall clock with an idle device before and after, medians.  Every
-answer is checked first.
+take turns on the same matrix, in one run.  Wall clock with an idle device before and after, medians.  For
+each matrix, an answer with the gate is checked first.
 """
 
 import contextlib

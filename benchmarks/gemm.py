@@ -29,7 +29,7 @@ CHECKED_ROWS = 64
 
 
 def matrices(m, n, k, dtype, seed=1):
-    """Return a (m, k) and b (k, n) on the device: standard normal, or all integers for int8."""
+    """Return a (m, k) and b (k, n) on the device: standard normal; for int8, integers of its whole range."""
     import cupy
 
     rng = cupy.random.default_rng(seed)
@@ -60,7 +60,7 @@ class Reference:
         return abs(result[self.rows] - self.exact)
 
     def bound(self, factor):
-        """Return the errors that gemm_bound allows; a result is rounded once even if k is 1."""
+        """Return the errors that gemm_bound allows, plus a rounding of the result if it is not exact."""
         return (factor + 2.0**-24 * (factor > 0)) * self.norms
 
     def textbook_bound(self):

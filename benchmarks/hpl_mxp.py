@@ -9,13 +9,13 @@ and then through b.  Each diagonal entry becomes the sum of the magnitudes of th
 
 An answer is valid if ||A x - b|| / (2**-53 (||A|| ||x|| + ||b||) n) <= 16 in infinity norms, computed in FP64
 from the x that is returned.  The rate is (2/3 n^3 + 3/2 n^2) over the time of the whole solve, including the
-conversion of A to FP32 and its norms.  The rate of the LU is 2/3 n^3 over the time of the phase that converts
-A, factors it, and inverts the diagonal blocks of its factors.
+conversion of A to FP32 and its norms.  The rate of the LU is 2/3 n^3 over the time of the phase that factors
+the FP32 copy of A, and inverts the diagonal blocks of its factors.
 
 Differences from the reference implementation:
 
-- The LU may swap rows, which the rules do not ask for.  For this matrix pivots are searched only in a part of
-  the rows, and each one is on the diagonal already.
+- The LU may swap rows, which the rules do not ask for.  For this matrix it searches pivots in a part of the
+  rows at most, and each one is on the diagonal already.
 - The single-precision copy of A is updated with products of 16-bit operands and FP32 sums, as the rules
   allow; fp16x3 takes three such products and counts the operations of one.
 - Refinement is classical first, and FGMRES follows only if that stalls.  Both use FP64, as the rules demand.

@@ -4,9 +4,9 @@
     python benchmarks/many_rhs.py --draw                 # the figure from the JSON again; no GPU
 
 A is FP64 and standard normal, on the device.  The right-hand sides are A X for a standard normal X.  A single
-solve is `solve_ex` with one right-hand side.  A further solve reuses the factors of `tcsolve.factor`.  Both
-are measured once, and their times are multiplied.  Every column of an answer is checked before its time is
-printed.
+solve is `solve_ex` with one right-hand side.  A further solve reuses the factors of `tcsolve.factor`.  The
+times of both are multiplied by the number of right-hand sides.  Every column of an answer is checked before
+its time is printed.
 """
 
 import json
@@ -29,7 +29,7 @@ CURVES = (
 )
 
 
-# The largest error of a valid answer; the results have the errors.
+# The largest backward error of a valid answer.
 WRONG = 1e-10
 
 

@@ -22,8 +22,8 @@ from _published_page import AGREE, LARGER, MOST_EACH, UNEXPLAINED, close, page, 
 
 from tcsolve import matrices, study
 
-# IR goes on while a step leaves at most 0.9 of the error; the papers take any contraction.  FGMRES has no
-# restart before 500 steps, and is not given up for a slow start.
+# IR goes on while a step leaves at most 0.9 of the error; the papers take any contraction.  FGMRES restarts
+# only after 500 steps, and so many steps are allowed that a slow start does not end it.
 GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 # The table of scalings: the precision of x, its dtype, the reduction of the preconditioned residual in each
 # cycle of GMRES, and the unit roundoff of the program, which is the eps of MATLAB.

@@ -10,7 +10,7 @@ triangular ones, with one and with many right-hand sides.  The peers are cupy.li
 call for the kind: torch.linalg.solve, torch.linalg.cholesky with torch.cholesky_solve, and for triangles
 cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Every answer is checked before it is
 timed.  The solvers of a row take turns of at least 5 ms.  Times are medians of wall clock with a synchronised
-device, from the third call on, for at least 0.05 s.
+device, from the fourth call on, for at least 0.05 s.
 A row that fails gives the reason, and the other rows are still measured.  A row that misses its limit is
 measured once more at the end, because Python on the host is sometimes slow for seconds.  The second time
 counts, and the page has both.
@@ -30,8 +30,7 @@ from tables import source, table
 # smallest number; and the seconds of one turn.
 PATIENCE, LEAST_SECONDS, LEAST_SAMPLES = 0.5, 0.05, 3
 TURN_SECONDS = 0.005
-# The largest backward error of a valid FP64 answer of a peer, and of ours in units of u sqrt(n), with a
-# margin for small systems.
+# The largest backward error of a valid FP64 answer: of a peer, and of ours in units of u sqrt(max(n, 8)).
 WRONG, MET = 1e-10, 4
 # The allowed time relative to the fastest peer: for stacks and small n a factor, or some more seconds; for
 # larger n another factor, and one for triangles.
@@ -128,7 +127,8 @@ def system(case):
     if case.family == "gauss + n I":
         a += case.n * unit
     elif case.kind == "positive definite":
-        # The eigenvalues are between 1 / 2 and 5 / 2.  For small n they vary more.
+        # The eigenvalues are about between 1 / 2 and 5 / 2.  For small n they vary more, so the diagonal that
+        # is added is larger.
         a = a / math.sqrt(2 * case.n) + (3 if case.n <= 64 else 1.5) * unit
     elif case.kind == "triangular":
         a = a / math.sqrt(case.n) + 2 * unit
@@ -148,7 +148,7 @@ def ill_conditioned(xp, normal, n):
 
 
 def error_of(a, x, b):
-    """Return the largest ||b - A x|| / (||A|| ||x||) of all matrices and columns; NaN if x holds any."""
+    """Return the largest ||b - A x|| / (||A|| ||x||) of all matrices and columns; NaN if x is not finite."""
     import cupy
 
     if not bool(cupy.isfinite(x).all()):

@@ -40,7 +40,7 @@ def require_torch():
         import torch
     except ImportError:
         sys.exit(
-            "roofline.py records kernels with torch.profiler: install torch, or redraw with --draw"
+            "torch.profiler records the kernels: install torch, or only draw the page with --draw"
         )
     torch.zeros(1, device="cuda")
 

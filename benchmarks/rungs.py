@@ -39,7 +39,7 @@ FAMILIES = (
     "uniform",
 )
 PEERS = ("cupy.linalg.solve", "torch.linalg.solve")
-# For n >= LARGE at most this many samples are taken.
+# For n >= LARGE, at most LARGE_REPEATS samples are taken.
 LARGE, LARGE_REPEATS = 16384, 3
 
 

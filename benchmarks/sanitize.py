@@ -35,7 +35,7 @@ SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
 # The lines that a tool prints for each finding, and about itself.
 REPORT = re.compile(r"^=+ (?:Error|Warning): ", re.MULTILINE)
 VERSION = re.compile(r"Version (\S+)")
-# The messages of a tool that could not follow the run; then a report without findings proves nothing.
+# The message of a tool that could not follow the run; then a report without findings proves nothing.
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
@@ -55,7 +55,7 @@ SYSTEMS = (
 )
 LARGE_SYSTEM = (1, 1100, 1)
 KINDS_OF_SYSTEMS = ("gen", "pos", "lower triangular", "upper triangular", None)
-# Shapes of the operands of products: a few tiles, not a multiple of the cluster size.
+# Shapes of the operands of products: few tiles, and their number is not a multiple of the cluster size.
 PRODUCT = ((300, 200), (200, 520))
 
 
@@ -63,7 +63,7 @@ PRODUCT = ((300, 200), (200, 520))
 
 
 def solve_small(n, precisions):
-    """Solve small systems so that all kernels run; exit with 1 if an answer is bad."""
+    """Solve small systems and multiply small matrices; exit with 1 if an answer is bad."""
     import cupy
 
     import tcsolve

@@ -3,10 +3,10 @@
     python benchmarks/small.py          # the table
     python benchmarks/small.py --draw   # the page from the JSON again; no GPU
 
-Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are cupy.linalg.solve and torch.linalg.solve, and for
-positive definite matrices also torch's cholesky with cholesky_solve.  Times are medians with a synchronised
-device, from the third call on.  "Second call" is the second call of a size.  Every answer is checked before
-it is timed.
+Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are cupy.linalg.solve and torch.linalg.solve; for
+positive definite matrices, torch's cholesky with cholesky_solve takes the place of torch.linalg.solve.  Times
+are medians with a synchronised device, from the fifth call on.  "Second call" is the second call of a size.
+Every answer is checked before it is timed.
 """
 
 import itertools
@@ -19,7 +19,7 @@ from tables import source, table
 
 SIZES, COLUMNS = (16, 32, 64, 128, 256, 512, 1024), (1, 16)
 KINDS = ("general", "complex", "positive definite")
-# The aims for one general system: times as fast as the fastest peer.
+# The aims for one general system: the time of the fastest peer divided by ours.
 AIMS = {16: 1, 32: 1, 64: 1.3, 128: 1.5, 256: 2, 512: 2, 1024: 2}
 WRONG = 1e-12
 

@@ -5,9 +5,10 @@
     python benchmarks/stacks.py --only 64                       # one size
     python benchmarks/stacks.py --draw --json results/stacks.json   # the page from the JSON again; no GPU
 
-Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve, torch's
-lu_factor with lu_solve, and for positive definite matrices torch's cholesky with cholesky_solve.  Times are
-medians with a synchronised device, from the third call on; every answer is checked before it is timed.
+Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve and torch's
+lu_factor with lu_solve; for positive definite matrices, the only peer is torch's cholesky with
+cholesky_solve.  Times are medians with a synchronised device, from the fourth call on; every answer is
+checked before it is timed.
 
 *Of copy speed* is the bytes of A, b and x over the time between CUDA events, divided by the bytes per second
 of a copy of an array.  For this column more systems are solved, if they fit in memory, so that the time of
@@ -72,7 +73,7 @@ def system(case):
     a = normal(case.count, case.n, case.n)
     if (
         case.kind == "positive definite"
-    ):  # eigenvalues about between 1 / 2 and 5 / 2, more for small n
+    ):  # the eigenvalues are about between 1 / 2 and 5 / 2; for small n they vary more
         a += cupy.swapaxes(a, 1, 2)
         a /= 2 * math.sqrt(2 * case.n)
         a += (3.0 if case.n <= 64 else 1.5) * cupy.eye(case.n, dtype=case.char)

@@ -3,7 +3,7 @@
     TCSOLVE_MATRICES=folder python benchmarks/suitesparse.py --device cpu --markdown out.md
 
 The folder holds Matrix Market files, and perhaps an index.csv with the columns name, group, n, and the
-condition numbers cond_2norm and cond_est_1norm_equilibrated, which the table then shows.  The right-hand side
+condition numbers cond_2norm and cond_est_1norm_equilibrated, which the page then gives.  The right-hand side
 is b = A ones.  assume_a is always 'general', so that the LU and its fallbacks are tested even if the matrix
 has a structure.  The output files are rewritten after every matrix.  A matrix that cannot be read, or is not
 square, is listed and skipped.
@@ -94,9 +94,7 @@ def rewrite(args):
 def parse(argv):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=("cpu", "cuda", "auto"), default="auto")
-    parser.add_argument(
-        "--max-n", type=int, help=f"default {HOST_MAX_N} without a GPU, none with one"
-    )
+    parser.add_argument("--max-n", type=int, help=f"default: {HOST_MAX_N} on a CPU, none on a GPU")
     parser.add_argument("--folder", default=os.environ.get("TCSOLVE_MATRICES"))
     parser.add_argument("--names", nargs="+", help="only these")
     parser.add_argument("--json", type=Path)
@@ -151,7 +149,7 @@ def order(folder, name):
 
 
 def conditions(entry):
-    """Return the condition numbers of a row, as given and scaled, NaN where they are not known."""
+    """Return the condition numbers of a matrix and of the scaled matrix, NaN where they are not known."""
     names = {"cond": "cond_2norm", "cond_scaled": "cond_est_1norm_equilibrated"}
     return {key: entry.get(name, entry.get(key, math.nan)) for key, name in names.items()}
 
@@ -296,7 +294,7 @@ def publish(path, text):
 
 
 def explanation(rows, facts):
-    """Yield the lines above the table: the verdicts, and why some matrices needed FP64."""
+    """Yield the lines above the table: counts of the verdicts and rungs, and lists of some matrices."""
     where = facts.get("gpu") or facts["cpu"]
     yield f"# {len(rows)} SuiteSparse matrices on {where}"
     yield ""

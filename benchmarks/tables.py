@@ -21,14 +21,23 @@ MARKED = re.compile(r"(?<=<!-- )([\w-]+)( table -->\n).*?(?=\n<!-- end -->)", re
 # The script of each results file that has another name; and the parts of the library on which a results file
 # depends, if it does not depend on the whole library.
 SCRIPTS = {
+    "ablation_removed": "ablation",  # of paths that the library does not have any more
+    "accurate_cuda": "accurate",
+    "convergence_cuda": "convergence",
     "corrections_rates": "corrections",
     "corrections_steps": "corrections",
-    "emulated": "cpu",
     "cpu_ratios": "cpu",
+    "emulated": "cpu",
+    "emulator_host": "emulator",
+    "published_bf16": "published",
+    "published_limits": "published",
+    "published_scaling": "published",
+    "published_spd": "published",
+    "stacks_types": "stacks",
+    "suitesparse_cpu": "suitesparse",
+    "suitesparse_h200": "suitesparse",
     "versions_large": "versions",
 }
-SCRIPTS |= {"ablation_removed": "ablation"}  # of paths that the library does not have any more
-SCRIPTS |= {"suitesparse_cpu": "suitesparse", "suitesparse_h200": "suitesparse"}
 LIBRARY = ("tcsolve", "kernels")
 PRODUCTS = (
     "tcsolve/_gemm",

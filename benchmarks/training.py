@@ -6,7 +6,8 @@
 
 The problems are those of A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110.  Every answer is checked
 before its time is taken.  The steps of cuSOLVER are those that its drivers count.  tcsolve has no LU in FP16
-without tensor cores; its steps come from the model that rounds the result of every operation, for small n.
+without tensor cores.  The steps with such an LU are those of the model that rounds the result of every
+operation, for small n.
 """
 
 import json
@@ -88,7 +89,7 @@ def solvers(on_device, n):
 
 
 def ours(plan):
-    """Return the `Solver` of a plan; the time has no estimate of the condition, as cuSOLVER's has none."""
+    """Return the `Solver` of a plan; its time includes a condition estimate unless A is dominant."""
     how = {"precision": plan, "assume_a": "general"}
 
     def count(a, b):

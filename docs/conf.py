@@ -80,6 +80,7 @@ MADE_HERE = {
     "Entry",
     "Factorization",
     "GemmBound",
+    "LeastSquares",
     "Problem",
     "Solution",
     "StackFactorization",

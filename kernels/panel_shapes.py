@@ -111,7 +111,8 @@ def panel_shape(
 
     The shape is one cluster if the device has clusters and one can hold the rows; shapes with few rows per
     thread come first.  Otherwise it is a cooperative grid with at most one block per multiprocessor.
-    `largest_cluster` = 8 is for devices, or partitions of devices, that do not launch larger clusters.
+    `largest_cluster` = 8 is for devices, or partitions of devices, that do not launch larger clusters; with 0
+    the shape is a grid.
     """
     number = arch_number(arch)
     if number >= 110:

@@ -9,8 +9,8 @@ from tcsolve.kernels.arch import CLUSTER_ARCH, HOPPER, PORTABLE_CLUSTER, arch_nu
 WGMMA_ROWS, WGMMA_DEPTH = 128, 64
 
 # (threads of a block, smallest number of threads that share a row) of split_once.cu, if columns have scales.
-# So a row is read in whole lines of 128 bytes, or in halves of them.  Two blocks of 256 threads share a
-# multiprocessor, and one loads while the other stores.
+# Eight threads read a row in whole lines of 128 bytes, and four in halves of lines.  Two blocks of 256
+# threads share a multiprocessor, and one loads while the other stores.
 SPLIT_BLOCKS = ((256, 8), (512, 4))
 # Number of FP32 entries that a thread keeps in registers.
 SPLIT_KEPT = 64

@@ -28,7 +28,7 @@ In solve/:
 
 In gemm/:
 
-- gemm_naive, gemm_wmma, gemm_wgmma: tcs_gemm_naive, _wmma, _wgmma, the engines of `gemm`
+- gemm_naive, gemm_wmma, gemm_wgmma: tcs_gemm_naive, _wmma, _wgmma, three engines of `gemm`
 - gemm_split: tcs_tops, tcs_split, tcs_split_by, scaled and split operands; tcs_finish, results
   without the scales
 - split_once: tcs_split_once, scales and splits operands in one pass

@@ -63,8 +63,8 @@ def wilkinson_growth(n):
 def foster_growth(n, *, kh=0.6):
     """Foster's matrix: exponential growth under partial pivoting, from an integral equation.
 
-    The trapezoidal rule with step h for a Volterra equation with kernel k gives this matrix. The growth
-    is proportional to ((2 + kh) / (2 - kh))^n.
+    The trapezoidal rule with step h for a Volterra equation with the constant kernel k gives this matrix;
+    ``kh`` is their product. The growth is proportional to ((2 + kh) / (2 - kh))^n.
 
     References
     ----------
@@ -104,7 +104,7 @@ def cauchy(n):
 
 
 def parter(n):
-    """Parter matrix 1/(i - j + 1/2): Cauchy and Toeplitz, singular values near pi."""
+    """Parter matrix 1/(i - j + 1/2): Cauchy and Toeplitz, most singular values near pi."""
     i, j = _indices(n)
     return 1 / (i - j + 0.5)
 

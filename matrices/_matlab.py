@@ -42,7 +42,8 @@ def read(path, *, limit_bytes, pattern=True):
     Raises
     ------
     MemoryError
-        The dense array would exceed ``limit_bytes``, or the unpacked variables more than twice as much.
+        The dense array would exceed ``limit_bytes``, or the unpacked variables would take more than twice
+        as much.
     ValueError
         The file cannot be read, or does not say which matrix is meant.
     """

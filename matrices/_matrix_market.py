@@ -203,7 +203,7 @@ def _read_piece(text, count, line, header):
     except (ValueError, OverflowError) as error:
         lines = sum(bool(part.strip()) for part in text.split(b"\n"))
         if lines != count:
-            where = f"behind line {line} it has {count} entries in {lines} lines"
+            where = f"after line {line} it has {count} entries in {lines} lines"
             raise ValueError(f"{where}; write each in a line of its own") from error
         # The reader counts the lines of the piece, after two header lines that were added.
         told = re.sub(r"Line (\d+)", lambda m: f"Line {int(m[1]) - 2 + line}", str(error))

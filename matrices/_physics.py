@@ -21,8 +21,8 @@ def plate_capacitance(n):
         a_ij = 1/(4 pi epsilon_0) integral over rectangle j of dS / |r_i - r|.
 
     The integral has a closed form. The matrix is real, and not symmetric because the sizes of the
-    rectangles differ. Its entries reach 1e10. With the right-hand side 1 V, the total charge is the
-    capacitance, 40.81 pF.
+    rectangles differ. For n = 100, its entries reach 5e9. With the right-hand side 1 V, the total charge
+    is the capacitance, 40.81 pF.
 
     References
     ----------
@@ -132,7 +132,7 @@ def gp_kernel(n, rng, *, cond=1e6, lengthscale=0.2):
 
 
 def love_capacitor(n, *, spacing=0.1):
-    """Love's integral equation for two charged discs: symmetric Toeplitz; ill-conditioned if they are near.
+    """Love's integral equation for two charged discs: symmetric Toeplitz, ill-conditioned for near discs.
 
     Two coaxial discs of radius 1 have opposite potentials; `spacing` is their distance in radii. The
     density x of the auxiliary charge on (-1, 1) solves

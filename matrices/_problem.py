@@ -24,8 +24,8 @@ class Problem:
         The matrix.
     b : ndarray, shape (n,) or (n, nrhs)
         ``a @ x_true``, computed in double precision and rounded to the dtype of ``a``. So ``x_true``
-        has a small backward error, but for an ill-conditioned ``a`` the exact solution may differ. If ``a``
-        is not finite, ``b`` is the x that it would be made from.
+        has a small backward error, but for an ill-conditioned ``a`` the exact solution may differ from it. If
+        ``a`` is not finite, ``b`` is the vector that would be ``x_true``.
     x_true : ndarray, shape of b, or None
         The solution that ``b`` was made from. None if ``a`` is not finite. If ``a`` is singular,
         there are other solutions.

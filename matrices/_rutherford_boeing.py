@@ -1,4 +1,4 @@
-"""Files in the formats of Rutherford and Boeing, and of Harwell and Boeing.
+"""Files in the Rutherford-Boeing and Harwell-Boeing formats.
 
 References
 ----------
@@ -17,7 +17,7 @@ __all__ = ["SUFFIXES", "read"]
 SUFFIXES = (".rb", ".rua", ".rsa", ".cua", ".hb")
 # No line may have more characters.  The formats have 80, and some programs write longer lines.
 MOST_CHARACTERS = 4096
-# By the second letter of the type: the entries on the other side of the diagonal, from the stored ones.
+# For the second letter of the type: the function that returns the mirror images of the stored entries.
 MIRRORS = {"s": lambda v: v, "h": np.conj, "z": np.negative}
 
 
@@ -52,7 +52,7 @@ def read(path, *, limit_bytes, pattern=True):
 
 
 def _lines(file):
-    """Yield the lines of a file; raise a ValueError for a longer line, without reading all of it."""
+    """Yield the lines of a file; raise a ValueError for one that is too long, without reading all of it."""
     while line := file.readline(MOST_CHARACTERS + 1):
         if len(line) > MOST_CHARACTERS:
             raise ValueError(f"it has a line of more than {MOST_CHARACTERS} characters")
@@ -71,7 +71,7 @@ def _read_open(file, name, limit_bytes, pattern):
     if field in "pq" and not pattern:
         raise ValueError("it has no values, only the places of its entries (pattern)")
     if rhs_lines and rhs_lines[0]:
-        next(file)  # Harwell and Boeing: a line about right-hand sides, which come at the end
+        next(file)  # Harwell-Boeing: a line about right-hand sides, which come at the end
     dtype = np.dtype(complex if field == "c" else float)
     if min(rows, columns) < 1 or not 0 <= entries <= rows * columns:
         raise ValueError(f"its header says {entries} entries in {rows} rows and {columns} columns")

@@ -55,7 +55,7 @@ class _Calls:
 
     every = weakref.WeakSet()
     # `forking` is held while a thread forks.  `is_pending` tells whether a thread forks or waits to fork, and
-    # `taken` has the locks that this thread has acquired.
+    # `taken` has the locks that the forking thread has acquired.
     forking, is_pending, taken = threading.RLock(), False, ()
 
     def __init__(self):

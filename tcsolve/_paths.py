@@ -39,8 +39,8 @@ class Paths:
     least_recorded, most_recorded : int
         Smallest and largest n with recorded graphs.
     most_at_once : int
-        Up to this n, the first solve of a size is recorded.  For larger n, a solve is recorded only if that
-        size was solved before.
+        Up to this n, the first solve of a size is recorded.  For larger n, the first solve only notes the
+        size, the second one keeps its matrix, and the third one is recorded.
     early_rows : int
         Largest n for which the factorization starts before the survey is read.
     ahead_rows : int
@@ -51,7 +51,7 @@ class Paths:
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int
         The survey sums parts of rows and columns first.  The one block of tcs_extremes adds up to this many
-        partial sums; if there are more, another kernel adds them before.
+        partial sums; if there are more, another kernel adds them first.
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool

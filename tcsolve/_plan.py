@@ -7,7 +7,7 @@ from tcsolve._errors import InputError
 
 __all__ = ["MODEL_NAMES", "PRECISIONS", "UPDATE_NAMES", "Plan", "is_update", "next_rung"]
 
-# The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated here because a Plan needs no arithmetic.
+# The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated because this layer imports no other.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
 # How the loop of refinement corrects x.
 METHODS = ("auto", "ir", "fgmres", "gmres", "cg")

@@ -42,11 +42,11 @@ class HistoryPoint(NamedTuple):
     step : ndarray of int, shape (nrhs,)
         Number of corrections of each right-hand side so far, over all rungs.
     error : ndarray of float64, shape (nrhs,)
-        Smallest backward error of each right-hand side so far.  If rows and columns are scaled, the backward
-        error is the larger one of those of the given and of the scaled system.  After an inner step, the
-        error is a prediction: FGMRES predicts the residual by its least-squares problem, and CG updates it.
-        GMRES predicts the preconditioned residual, and the error is assumed to fall by the same factor; the
-        next recomputed residual may show another error.
+        Smallest backward error of each right-hand side so far, with the factors of this rung.  If rows and
+        columns are scaled, the backward error is the larger one of those of the given and of the scaled
+        system.  After an inner step, the error is a prediction: FGMRES predicts the residual by its
+        least-squares problem, and CG updates it.  GMRES predicts the preconditioned residual, and the error
+        is assumed to fall by the same factor.  The next recomputed residual may show another error.
     estimated : bool
         False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """
@@ -235,13 +235,14 @@ class Solution:
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
     history : tuple of HistoryPoint
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
-        the errors `backward_error`.  A stack has only that one.
+        the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK, cuBLAS
+        or cuSOLVER solves in FP64 without the loop of refinement.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
-        stack has one phase, 'solve' or 'factor', for all but 'transfer'.  The total may differ from the sum
-        of the phases.  On a GPU the condition is estimated during the refinement, and 'rcond' is only the
-        time after it.  If the estimate needs a more precise factorization, 'factor' includes the time of that
-        factorization too.
+        stack, and a system that cuBLAS or cuSOLVER solves in FP64, has one phase, 'solve' or 'factor', for
+        all but 'transfer'.  The total may differ from the sum of the phases.  On a GPU the condition is
+        estimated during the refinement, and 'rcond' is only the time after it.  If the estimate needs a more
+        precise factorization, 'factor' includes the time of that factorization too.
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  On a GPU, the prediction of a rung is compared with the free memory before the
@@ -256,7 +257,8 @@ class Solution:
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
         rcond is unknown or x misses the bound.  None if the residual was not 'double-double', if A is
-        singular, or if the system has one unknown.
+        singular, or if `solve_ex` divided by a single unknown's coefficient.  For singular matrices of a
+        stack it is NaN.
     note : str
         A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 

@@ -2,9 +2,9 @@
 
     python tests/kernel_shares.py
 
-compiles them into the cache of kernels, the last ones first. The tests start this script, because one core
-would be idle otherwise. With --all, it compiles every macro set for every architecture, which takes about an
-hour.
+compiles them into the cache of kernels: first those that tests measure, then the others from the last one
+on. The tests start this script, because one core would be idle otherwise. With --all, it compiles every macro
+set for every architecture, which takes about an hour.
 """
 
 import itertools

@@ -349,8 +349,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/choice/memory.py",
-        "if needed > (free := ops.free_bytes(needed - held_bytes) + held_bytes):",
-        "if needed >= (free := ops.free_bytes(needed - held_bytes) + held_bytes):",
+        "if missing > (free := ops.free_bytes(missing)):",
+        "if missing >= (free := ops.free_bytes(missing)):",
     ),
     Mutant(
         "gemm",

@@ -47,8 +47,8 @@ MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 37, 43
 # The primitives of stacks and the methods of their factors.
 MOST_OF_STACKS = 17
 MOST_POSITIONAL = 6
-# What a constructor may call besides that of its base: what makes small containers, locks, and a thread that
-# is not started; and what adds a lock to the weak set in which a fork finds it.
+# What a constructor may call: the constructor of its base; what makes small containers, locks, and threads
+# that are not started; and what adds a lock to the weak set in which a fork finds it.
 SMALL = {"len", "tuple", "list", "dict", "set", "ForkSafeLock"}
 SMALL |= {"threading.Lock", "threading.RLock", "threading.Thread"}
 SMALL |= {"_locks.add", "_Calls.every.add"}

@@ -70,7 +70,7 @@ def folder(tmp_path_factory):
 
 
 def run(folder, command, *args, packages=("tcsolve",)):
-    """Return the lines that a command prints which finds these packages before those that are installed."""
+    """Run a command that finds these packages before the installed ones; return the lines it prints."""
     paths = [str(folder / f"{name}_alone") for name in packages]
     done = subprocess.run(
         [sys.executable, "-m", command, *args],

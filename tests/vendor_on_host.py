@@ -45,7 +45,7 @@ def _lu(a):
 def _cholesky(a):
     try:
         l = np.linalg.cholesky(a)
-    except np.linalg.LinAlgError:  # the kernels have an LU, which may exist
+    except np.linalg.LinAlgError:  # a device takes an LU without pivoting, which may exist
         return _lu(a)[0], 1
     return lambda v, adjoint: scipy.linalg.cho_solve((l, True), v, check_finite=False), 0
 
@@ -83,7 +83,7 @@ class HostVendor:
         self.solved_at_once.append(a.shape[:2])
         board[:] = 0
         read = self.read_as(a, *(band or ALL_READ), board[:5])
-        factored, self.factored = self.factored, []  # these are not kept
+        factored, self.factored = self.factored, []  # the factors of this call are not recorded
         (m, n, k), eps = b.shape, np.finfo(b.dtype).eps
         probes, near = (1, 1e4 * eps) if b.dtype.char in "dD" else (2, 100 * eps)
         factors, self.factored = self.factor(read, kind, k + probes), factored

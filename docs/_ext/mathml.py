@@ -16,7 +16,7 @@ def _mathml(node, as_block):
     except MathError as error:
         LOGGER.warning("%s in %r", error, node.astext(), location=node)
         return node.astext()
-    # The bars of norms and moduli are operators by default: they would stretch, and keep a distance.
+    # The bars of norms and moduli are operators by default: they would stretch, and have space on both sides.
     text = text.replace('<mo stretchy="false">|', "<mo>|")
     return re.sub(r"<mo>(?=[|‖])", '<mo stretchy="false" lspace="0" rspace="0">', text)
 

@@ -17,9 +17,9 @@ __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #endif
 }
 
-// The scale 2^fit(top).  A row or column with so small a top that this scale is too large for FP32 is *faint*; its
-// scale is 2^126.  If top is zero, Inf or NaN, the scale may have any value.  inverse_scale is the inverse of the scale
-// for an ordinary top.
+// The scale 2^fit(top), but at most 2^126.  A row or column with so small a top that fit(top) is above 126 is *faint*.
+// If top is zero, Inf or NaN, the scale may have any value.  inverse_scale is the inverse of the scale for an ordinary
+// top.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
@@ -222,8 +222,8 @@ __device__ __forceinline__ void multiply_all(
     for (int s = 0; s < SLICES; ++s) multiply_slice<false, false>(d, a, b, s);
 }
 
-// Two products, one after the other.  In a single product, an Inf times the zeros between the two matrices would be
-// NaN.  Scaled operands do not need this, because they are checked for Inf and NaN.
+// Two products, one after the other.  In a single product, an Inf of B or B' times a zero of [A 0; 0 A'] would be NaN.
+// Scaled operands do not need this, because they are checked for Inf and NaN.
 __device__ __forceinline__ void multiply_two(Acc (&d)[4], const FragmentA& a, const FragmentB& b) {
     Acc second[4] = {};
     const unsigned upper[4] = {a.hi[0][0], 0, 0, 0}, lower[4] = {0, a.hi[0][3], 0, 0};
@@ -276,7 +276,7 @@ __device__ __forceinline__ void unscale_any(
         const int half = e / 2, j = column(step, tile, 2 * (threadIdx.x % 4) + e % 2);
         const unsigned top_a = fa.top[half], top_b = columns.top[half % LINES_B][e % 2];
         d[e] = scaled<T_LOW>(d[e], -(fit<T_LOW>(top_a) + fit<T_LOW>(top_b)));
-        // With two products, a column of the sum belongs to both.
+        // With two products, the column of the other one is multiplied by zeros: its Inf or NaN makes the sum NaN.
         const unsigned worst = max(top_a, max(top_b, columns.top[LINES_B - 1 - half % LINES_B][e % 2]));
         if (worst >= INFINITE && row[half] < M && j < N) d[e] = plain<A, B>(a[half], b[half], row[half], j);
     }

@@ -6,7 +6,8 @@
 
 // An operand of ACROSS entries along m or n, and K along k.  Rows are as in global memory.  The same column of 8 rows
 // is read at a time, and these 8 reads must use different banks.  Therefore units are permuted in rows of whole 16-byte
-// words, and FP32 rows of a multiple of 128 bytes are padded.  (Other paddings would make copies slower than memory.)
+// words, and FP32 rows of a multiple of 128 bytes are padded.  (With other paddings, copies would not reach the rate of
+// the memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
@@ -57,7 +58,7 @@ struct Operand {
         for (int e = 0; e < WORD; ++e) if (q + e < K) x |= bits_at(matrix, i, q + e) << (8 * SIZE * e);
     }
 
-    // The same of columns i and i + 1, i even.
+    // The same for columns i and i + 1, i even.
     static constexpr bool PAIRS = !ALONG_K && WHOLE;
     __device__ __forceinline__ static void load(
         float (&x)[WORD], float (&y)[WORD], const char* matrix, int i, int q

@@ -11,10 +11,10 @@
 //   L is to the left of it, without its unit diagonal;
 //   but in the PANEL x PANEL block on the diagonal, the inverse of this block of L takes its place.
 //
-// The order of a matrix is a multiple of PANEL here; the caller appends an identity.
+// The number of rows is a multiple of PANEL here; the caller appends an identity.
 //
 // The file that includes this one defines COMPLEX, WIDTH (of a block column, a multiple of 8 that divides THREADS),
-// THREADS, MOST (largest number of rows; a thread has MOST / THREADS of them).
+// THREADS, MOST (largest number of rows; a thread has MOST / THREADS of them, rounded up).
 #pragma once
 
 #include "batched/small_solve.cuh"
@@ -293,7 +293,7 @@ struct BlockLU {
         __syncthreads();
     }
 
-    // Calls of_row(i) for the part of the rows i = 0 ... count - 1 of this thread, which takes column `own_column()`.
+    // Calls of_row(i) for this thread's part of the rows 0 ... count - 1; the thread takes column own_column().
     template <typename OfRow>
     __device__ __forceinline__ static void for_rows(int count, OfRow of_row) {
         #pragma unroll 4

@@ -26,7 +26,7 @@
 //          free.
 //     For FP32 operands it multiplies all tiles of a step before it tests their scales, so that the sums of these tiles
 //     overlap in time.  With BRIEF 0 there is a branch after the sums of each tile.
-//   BULK  1: the copy engine stores dense results of whole 16-byte words (compute capability 9).
+//   BULK  1: the copy engine stores dense results of whole 16-byte words (from compute capability 9 on).
 //
 // With one stage, the copies of a block wait for its products, while other blocks on the multiprocessor work.
 //

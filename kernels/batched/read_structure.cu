@@ -1,7 +1,7 @@
 // Copies of matrices as they are read under a structure, rows of right-hand sides, and Cholesky factors in the form of
 // LU factors.
 //
-//   tcs_read_as  out = the matrix that is read in a, for `count` matrices n x n, and checks of their entries.
+//   tcs_read_as  out = a as it is read (reading.cuh), for `count` matrices n x n, and checks of their entries.
 //       a      T_A, or pairs if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col (steps in entries).
 //       out    the same type, contiguous.
 //       below, above, mirror  as in reading.cuh.

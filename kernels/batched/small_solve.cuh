@@ -66,7 +66,8 @@ __device__ __forceinline__ double fast_reciprocal(double v) {
     return fma(y, fma(-v, y, 1.0), y);
 }
 
-// 1 / v to about the last bit.  If v or 1 / v is subnormal, the result is not finite or zero, and x misses the bound.
+// 1 / v to about the last bit.  If v is real, and v or 1 / v is subnormal, the result is zero or not finite, and x
+// misses the bound.
 __device__ __forceinline__ Number inverse_of(Number v) {
     return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
 }

@@ -52,8 +52,8 @@ __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at)
     save(to, number(from, at));
 }
 
-// rest[q] = the largest |b_iq - sum_j A_ij v(j, q)| for the columns of b from c on; `keep(i, q, r)` gets each of these
-// numbers.  most[q] is a bound on the sum of the moduli of the products.
+// rest[q] = the largest |b_iq - sum_j A_ij v(j, q)| for the columns of b from c on; `keep(i, q, r)` gets each
+// difference.  most[q] is a bound on the sum of the moduli of the products.
 template <int COUNT, typename Of, typename Keep>
 __device__ __forceinline__ void residual(
     const Reading& read, const Sides& b, int c, Of v, int n, const double (&most)[COUNT], double (&rest)[COUNT], Keep keep
@@ -130,7 +130,8 @@ tcs_solve_block(
             wait_for_copies();
             __syncthreads();
             if (!BANDED) return;
-            // Judges the entries (i + q down, j + q right), whose mirror images are loaded together.
+            // Checks the entries (i + q down, j + q right), and replaces those that are not read.  Their mirror images
+            // are loaded together.
             const auto judge = [&](int i, int j, int down, int right) {
                 Number others[JUDGED];
                 #pragma unroll

@@ -20,7 +20,7 @@ __device__ __forceinline__ void load_box(unsigned to, const TensorMap& map, int 
                  :: "r"(to), "l"(&map), "r"(x), "r"(y), "r"(barrier) : "memory");
 }
 
-// The same into each of the CLUSTER_BLOCKS blocks of the cluster, at the same address and for the same barrier of each.
+// Loads a box into all CLUSTER_BLOCKS blocks of the cluster.  The address and the barrier are the same in each block.
 template <int CLUSTER_BLOCKS>
 __device__ __forceinline__ void load_box_everywhere(unsigned to, const TensorMap& map, int x, int y, unsigned barrier) {
     constexpr unsigned short ALL = (1 << CLUSTER_BLOCKS) - 1;

@@ -28,7 +28,7 @@ __device__ __forceinline__ unsigned rank_in_cluster() {
     return rank;
 }
 
-// Read and write 32 bits of another block: those that have the address in its shared memory that p has in this one's.
+// Read and write 32 bits in the shared memory of another block, at the address that p has in this block.
 __device__ __forceinline__ unsigned load_from(const void* p, unsigned block) {
     unsigned bits;
     asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(bits) : "r"(address_in(p, block)) : "memory");

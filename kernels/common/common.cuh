@@ -54,14 +54,14 @@ struct bf16 { unsigned short bits; };
 struct tf32 { unsigned bits; };
 
 // Rounds off the last DROP bits of an FP32 number.  It uses integers, because `cvt` to BF16 does not exist before
-// sm_80, and `cvt` to TF32 rounds ties away from zero.
+// sm_80, and `cvt` to TF32 rounds ties away from zero before sm_90.
 template <int DROP>
 __device__ __forceinline__ unsigned round_bits(float x) {
     const unsigned bits = __float_as_uint(x);
     constexpr unsigned HALF = (1u << (DROP - 1)) - 1;
     const unsigned rounded = bits + HALF + ((bits >> DROP) & 1);
-    // Rounding a NaN could carry into its exponent and give infinity, so a NaN is not rounded.  The quiet bit keeps it
-    // a NaN when the rest of its payload is cut off.
+    // Rounding a NaN could carry through its exponent and give zero, so a NaN is not rounded.  The quiet bit keeps it a
+    // NaN when the rest of its payload is cut off.
     return (x != x ? bits | 0x00400000u : rounded) & (~0u << DROP);
 }
 

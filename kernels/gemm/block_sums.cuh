@@ -67,7 +67,7 @@ __device__ __forceinline__ unsigned special_sum(const Number* a, const Number* b
     for (int q = 0; q < COUNT; ++q) {
         const Number x = a[q], y = b[q * stride];
         if (x.exponent != SPECIAL && y.exponent != SPECIAL) continue;
-        // Inf times zero is invalid, as is any product with NaN: both have a significand of zero.
+        // Inf times zero is invalid, as is any product with NaN; zero and NaN have a significand of zero.
         if (x.significand == 0 || y.significand == 0) invalid = true;
         else if ((x.significand > 0) == (y.significand > 0)) plus = true;
         else minus = true;

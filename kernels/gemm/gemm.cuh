@@ -57,7 +57,7 @@ template <typename T> __device__ __forceinline__ float scaled(float x, int e) {
     return x * power_of_two(half) * power_of_two(e - half);
 }
 
-// Multiplies the entries of a row or column by 2^fit(top), in two steps if that is not one FP32 number.
+// Multiplies the entries of a row or column by 2^fit(top), in two steps if the exponent is above LARGEST_FACTOR.
 template <typename T>
 struct Scale {
     float first = 1, second = 1;
@@ -160,7 +160,7 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
-    // A broken result: Inf or NaN; 0 if neither arises from these k.
+    // A broken result: Inf or NaN.  It is 0 if the launch sums a slice of k, and the Inf or NaN is in another slice.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;
         #pragma unroll 1
@@ -262,7 +262,8 @@ struct Target {
         }
     }
 
-    // Stores a broken entry, computed without the tensor cores.  Call it in a loop of its own that is not unrolled.
+    // Stores a broken entry, computed without the tensor cores.  Call it in a loop that is not unrolled: its code is
+    // long and rarely runs.
     template <typename T>
     __device__ __forceinline__ void mend(const Origin<T>& origin, Index i, Index j) const {
         if (i < m && j < n && origin.broken(i, j)) put(i, j, result(origin.plain(i, j), i, j));

@@ -7,15 +7,15 @@
 // Defines BLOCK, FRACTION, LEAST: how the tensor cores add (block_sums.cuh), and EMIN, the smallest exponent of a normal
 // number of the format.
 //
-// Each operand of a tile is unpacked once and serves 32 results.  A result needs about 20 integer operations for each
-// product.
+// Each entry of A or B is unpacked once for a tile and serves 32 results.  A result needs about 20 integer operations
+// for each product.
 
 #include "common/common.cuh"
 #include "gemm/block_sums.cuh"
 
 constexpr int TILE = 32, THREADS = 256, EACH = TILE * TILE / THREADS;
 
-// Reads one operand of the tile, or zero outside the matrix.
+// Reads an entry of A or B; zero outside the matrix.
 __device__ __forceinline__ Number read_entry(const float* x, Index at, bool inside) {
     return read_number(inside ? __float_as_uint(x[at]) : 0, OPERAND_FRACTION, EMIN);
 }

@@ -1,8 +1,8 @@
 // C = alpha op(A) op(B) + beta C with one warp for each 16 x 16 tile of C, operands straight from global memory.
 //
 // The first of the three engines naive, wmma and wgmma.  It shows a tensor-core product in its simplest form, and the
-// cost of the loads if no tile is shared.  Each operand is read from L2 or global memory once for every 16 rows
-// (columns) of C, so the loads, not the tensor cores, determine the time.
+// cost of the loads if no tile is shared.  op(A) is read from the caches or global memory once for every 16 columns of
+// C, and op(B) once for every 16 rows, so the loads, not the tensor cores, determine the time.
 //
 //   a, b   op(A) (m x k) and op(B) (k x n) by their strides in entries, any order, any alignment
 //   top_a, top_b  for T_IN float: bits of max |a_i.| and max |b_.j| (tcs_tops); else null

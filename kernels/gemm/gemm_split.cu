@@ -26,7 +26,7 @@
 #include "common/reduce.cuh"
 #include "gemm/gemm.cuh"
 
-constexpr int GROUP = 8;             // rows of a block
+constexpr int GROUP = 8;             // rows of threads of a block
 constexpr int ROWS_OF_COLUMNS = 256; // rows that a block reads for the largest entries of columns
 constexpr int SPLIT_ROWS = 16, SPLIT_COLS = 256, FINISH_COLS = 256;
 constexpr int FLIGHT = 4;            // loads of 16 bytes that a thread has in flight in a search for the largest entry

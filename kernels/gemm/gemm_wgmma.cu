@@ -18,8 +18,8 @@
 //          uses it: 0 not at all, 1 it stores (beta = 0), 2 it adds (beta = 1, out is c), 3 it adds, and the lines of C
 //          leave the cache before others
 //   alpha_by  null, or one FP32 number on the device that alpha is multiplied by
-//   work   null, or two words, zero before and after: clusters take tiles in turn, those of this launch or of several
-//          launches for the same result.  All of these must end before the words are used again
+//   work   null, or two words, zero before and after: the clusters of this launch, or of several launches for the same
+//          result, take tiles in turn.  All these launches must end before the words are used again
 //   sharing  the number of clusters in all launches that use `work`
 //   taken  null, or unsigned[8] with a bit for each multiprocessor that is reserved for another kernel: a block that
 //          runs on one of them takes no tile and ends.  CLUSTER 1 only; another launch must compute the tiles that
@@ -29,8 +29,8 @@
 // STAGES STAGE_BYTES + 32 KB + 1024 = 225 KB.
 // Defines T_LOW (fp16 or bf16), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'), TRANS_A 0 if op(A) is contiguous
 // along k, TRANS_B 1 if op(B) is contiguous along k (as in gemm_wmma.cu), CLUSTER (1 or 2), SCALED 1 if the rows of
-// op(A) and the columns of op(B) were scaled (see gemm.cuh).  Most of the code is for these scales; an LU has
-// one scale for each matrix, and leaves it out.
+// op(A) and the columns of op(B) were scaled (see gemm.cuh).  Most of the code is for these scales.  For an LU, which
+// has one scale for each matrix, the kernel is compiled without this code.
 //
 // FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
 // gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading
@@ -46,12 +46,12 @@
 // Results: a warp writes its sums to shared memory, 2 KB at a time.  The copy engine adds them to C in the second-level
 // cache, rounded to nearest, while the next tile is multiplied.  If the threads read C, added their sums and wrote C,
 // both warpgroups would wait for 5 to 6 us in addition to the 10 us of the products of a tile (k = 512, REFINE 3): all
-// multiprocessors would read C at the same time, 17 MB in all, and the memory would be idle during the products.  The
-// rate is 194 TFLOP/s instead of 142 at k = 512, and 224 instead of 163 at k = 1024 (H200, REFINE 3, m = n = 16384,
-// products counted once; one comparison, both versions in the same run, of which no results file is kept).  With
-// REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.  Each entry has
-// one addition, so the order of the blocks does not matter.  Threads store results themselves if these are of another
-// kind, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
+// multiprocessors would read and write C at the same time, 17 MB in all, and the memory would be idle during the
+// products.  The rate is 194 TFLOP/s instead of 142 at k = 512, and 224 instead of 163 at k = 1024 (H200, REFINE 3,
+// m = n = 16384, products counted once; one comparison, both versions in the same run, of which no results file is
+// kept).  With REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.
+// Each entry has one addition, so the order of the blocks does not matter.  Threads store results themselves if `how`
+// is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
 // without being rounded first; otherwise the bits are the same.
 // Subnormal sums are kept, because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
 //
@@ -146,7 +146,7 @@ struct Schedule {
     }
 };
 
-// Coordinates of a box at `across` (along m or n) and k.
+// Coordinate x (axis 0) or y (axis 1) of a box that begins at `across` (along m or n) and k.
 template <bool ALONG_K>
 __device__ __forceinline__ int coordinate(int axis, int across, int k) {
     return (axis == 0) == ALONG_K ? k : across;
@@ -273,7 +273,7 @@ __device__ __forceinline__ void sum_through(
 }
 
 // The warpgroups issue the products of a stage in turn, so that one multiplies while the other adds: 'ab' took 2 to 7 %
-// less with turns than without (H200, n = 4096 to 16384; one comparison, of which no results file is kept).
+// less time with turns than without (H200, n = 4096 to 16384; one comparison, of which no results file is kept).
 __device__ __forceinline__ void await_turn(int group) {
     asm volatile("barrier.cta.sync %0, %1;" :: "r"(1 + group), "n"(CONSUMERS * GROUP_THREADS) : "memory");
 }
@@ -380,7 +380,7 @@ tcs_gemm_wgmma(
         };
         while (true) {
             wait_for(shared.is_full(ring.stage), ring.parity);
-            // The lane that reads the word also releases the stage later, so the word is not overwritten too early.
+            // The warp releases the stage only after this shuffle, so the word is not overwritten too early.
             int tile = threadIdx.x % WARP ? NO_TILE : shared.tile[ring.stage];
             tile = __shfl_sync(ALL_LANES, tile, 0);
             if (tile == NO_TILE) break;

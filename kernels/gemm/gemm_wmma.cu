@@ -1,7 +1,8 @@
 // C = alpha op(A) op(B) + beta C in tiles of 64 or 128 rows, whose operands are loaded ahead into shared memory.
 //
 // The second of the three engines naive, wmma and wgmma.  It adds:
-//   - a tile of each operand is read from global memory once for all rows (columns) of a tile of C, 16 bytes a thread;
+//   - a tile of op(A) is read from global memory once for all columns of a tile of C, one of op(B) once for all rows,
+//     16 bytes a thread;
 //   - copies run STAGES - 1 tiles ahead of the tensor cores (cp.async from sm_80 on, ordinary loads before), fragments
 //     one slice ahead, also from one tile to the next;
 //   - chunks of 16 bytes are swizzled, so that copies and fragments meet no bank conflicts (SWIZZLE 0 leaves this

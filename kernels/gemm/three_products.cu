@@ -13,7 +13,7 @@
 //
 // Grid (ceil(columns / 256), min(rows, 65535)), block 256.
 // Defines T_A (float or double), T_LOW (bf16 for float, double for double).
-// Rounding: one for each sum or difference that is written here; pairs of BF16 numbers keep 16 significant bits.
+// Rounding: numbers, sums and differences are rounded to T_A; pairs of BF16 numbers keep 16 significant bits.
 
 #include "common/common.cuh"
 #include "common/hi_lo.cuh"

@@ -156,8 +156,8 @@ __device__ __forceinline__ void store_sums(
     const bool add = target.beta != 0;
     const bool c_in_pairs = ((reinterpret_cast<unsigned long long>(target.c) | target.ld_c * 4) & 7) == 0;
     row += 16 * warp;
-    // On an edge, the copy engine cuts boxes off where C ends.  Scaled sums are sent so only from whole tiles without a
-    // broken sum: `top` must not be read beyond C.
+    // On an edge, the copy engine cuts boxes off where C ends.  Scaled sums are sent to it only from tiles inside C,
+    // because `top` must not be read beyond C, and only if no sum is broken.
     if (how != BY_HAND && (!SCALED || (inside &&
         __all_sync(ALL_LANES, largest_top(origin, row + lane / 4, col + lane % 4 * 2) < INFINITE)))) {
         send_whole(sum, target, origin, results, how, boxes, int(row), int(col));

@@ -50,7 +50,7 @@ struct Direct {
                 if (slice + 1 < SLICES) {
                     load(stage, row0, col0, slice + 1);
                 } else {
-                    feed.arrived();  // tile s + 1, if it exists, has arrived, and all warps have finished tile s
+                    feed.arrived();  // tile s + 1, if it exists, has arrived, and all warps have read tile s
                     load(next, row0, col0, 0);
                 }
                 multiply(slice);

@@ -167,7 +167,7 @@ __device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows
 }
 
 // Eliminates column `column` of the strip, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
-// at[.][q + 1].  Stores the column as column j in `columns`; `best` becomes that of the next column.
+// at[.][q + 1].  Stores the column as column j in `columns`; `best` becomes the best row for the next column.
 __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& best, int j, int, int column
 ) {

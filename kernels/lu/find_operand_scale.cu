@@ -4,7 +4,7 @@
 //   alpha[0] = -1 / (scale[0] scale_l), beta[0] = 1, so that alpha P Q^T + beta C is C - L U.  Unless scale_by is null,
 //              scale_l is multiplied by scale_by[0]
 //
-//   u     FP32 k x r, row-major, leading dimension ldu (float view of a complex block)
+//   u     FP32 k x r, row-major, leading dimension ldu; for a complex block, its float view
 //   work  unsigned[2], zero before and after; calls that may run at the same time need different ones
 //
 // Grid any (a few blocks a multiprocessor), block 256.  A maximum is exact, so the order of the blocks does not matter.

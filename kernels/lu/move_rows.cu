@@ -5,7 +5,8 @@
 //   dst, src  int[count]; a destination may occur twice, with the same source.
 //   any       null, or unsigned[1]: zero if all rows stay.
 //
-// Grid any; more than ceil(n / CHUNK) blocks have no work.  Block 256, dynamic shared memory 4 count CHUNK bytes.
+// Grid any; blocks beyond the first ceil(n / CHUNK) have no work.  Block 256, dynamic shared memory 4 count CHUNK
+// bytes.
 // Defines CHUNK (4, 8, 16 or 32): the number of neighbouring columns that a block moves at a time.
 // Values are copied, not rounded.  If no row moves, only `any`, or dst and src, are read.
 

@@ -256,14 +256,14 @@ __device__ __forceinline__ float scale_of(int size) {
     return size < SMALL ? 0x1p64f : size > LARGE ? 0x1p-64f : 1.0f;
 }
 
-// A pivot: the bits of |a_ij|, which order as integers, the place of its row before the swap, and the number of its row
-// in `a`.
+// A pivot: the bits of |a_ij|, which as integers compare like |a_ij|; the place of its row before the swap; and the
+// number of its row in `a`.
 struct Pivot { int size, place, home; };
 
-// Swaps the place of the pivot's row with that of the row whose place is `column`, and returns the multiplier of a
-// thread's row i.  `scaled` is the entry of the row times the power of two that scales the pivot.  The multiplier is
-// zero for the row of this pivot and of those before: they are rows of U and do not change, as long as all pivots are
-// finite. `kept` becomes the entry of the factors in this column; `open` tells whether the row stays a candidate.
+// Swaps the pivot's row with the row whose place is `column`: updates the place of a thread's row i, and returns its
+// multiplier.  `scaled` is the entry of the row times the power of two that scales the pivot.  The multiplier is zero
+// for the row of this pivot and of those before: they are rows of U and do not change, as long as all pivots are
+// finite.  `kept` becomes the entry of the factors in this column; `open` tells whether the row stays a candidate.
 __device__ __forceinline__ float divide(
     Rows& rows, int i, int size, int pivot_place, float scaled, float reciprocal, int column, float& kept, bool& open
 ) {

@@ -5,8 +5,8 @@
 //   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
 //          write; entry i < w is for the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
 //          are solved for are read.  Null: no row moves.
-//   top    FP32 w x w, w <= 128, leading dimension ld_top, 16-byte rows: L11 in its unit lower triangle.  Rows
-//          0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.
+//   top    FP32 w x w, w <= 128, leading dimension ld_top, rows on 16-byte boundaries: L11 in its unit lower triangle.
+//          Rows 0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.
 //   apart  0, or a block size.  With a block size, a and top are w x w, and every diagonal block of a is multiplied by
 //          the inverse of the same block of L11 from the left.  The blocks are apart x apart; the last may be smaller.
 //          Then stop is 0, and no row moves.

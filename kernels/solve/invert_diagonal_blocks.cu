@@ -3,7 +3,7 @@
 //   inverse  T_IN [2][ceil(n / BLOCK)][BLOCK][BLOCK]: of the lower, then of the upper triangle's blocks; zero outside
 //            the triangle and beyond n.
 //   worst    double[1], zero before the launch: becomes the largest || |D^-1| |D| || (infinity norm) of the blocks D,
-//            or a NaN or infinity if one arises.  Null: not computed.
+//            or a NaN or infinity if one arises.  Null: not stored.
 //   lu       T_IN n x n, row-major, leading dimension ld.
 //   unit_lower  1 if the lower triangle has ones on its diagonal, which are not stored; 0 if the upper one has.
 //   upper    not 0 if the grid is for the upper triangle alone.
@@ -38,7 +38,7 @@ constexpr int TILE = WARP;
 constexpr int TILES = BLOCK / TILE;
 constexpr int VECTOR = 16 / sizeof(T_IN);
 
-// A lower triangle by tiles, and the sums of the sizes in its rows.
+// A lower triangle by tiles, and the sums of the magnitudes in its rows.
 struct Triangle {
     T_IN tile[TILES * (TILES + 1) / 2][TILE][TILE];
     T_IN row_sum[BLOCK];

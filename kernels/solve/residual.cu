@@ -9,7 +9,7 @@
 // Grid ceil(n / (8 ROWS)), block 256.  A warp takes ROWS rows at a time and reads x from the cache once for all of
 // them; for a small A one row is faster, because there are more warps.
 // Defines T_A (float or double), ROWS (1 or 4).
-// Rounding: fused multiply-adds in FP64, in an order that depends on n and ROWS alone; then one subtraction.
+// Rounding: fused multiply-adds in FP64, in an order that depends on n, ROWS and T_A alone; then one subtraction.
 
 #include "common/common.cuh"
 #include "common/reduce.cuh"

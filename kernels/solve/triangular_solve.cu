@@ -17,11 +17,11 @@
 // An x_j from the same cluster arrives by st.async in shared memory, which is faster than through the cache.  All
 // others are read from x, where each value is its own flag: x starts as the NaN with all bits set, which is never
 // stored, and a reader polls until another value appears, so that a step needs no fence.  Tickets are drawn in the
-// order of the substitution, so all x_j that a ticket needs belong to tickets drawn earlier, and there is no deadlock
-// however few thread blocks are resident.
+// order of the substitution, so all x_j that a ticket needs belong to this ticket or to earlier ones, and there is no
+// deadlock however few thread blocks are resident.
 //
-// Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order depends on n and K alone.
-// If all sums were in FP32, their rounding would be the largest error of a solve with FP32 factors.
+// Rounding: fused multiply-adds in T_IN within a tile, sums over tiles in FP64; their order does not depend on the
+// grid.  If all sums were in FP32, their rounding would be the largest error of a solve with FP32 factors.
 
 #include "common/common.cuh"
 #include "common/reduce.cuh"

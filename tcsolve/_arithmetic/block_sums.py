@@ -19,6 +19,7 @@ NOTHING = -1024
 # FP64: number of bits of the fraction, and bias of the exponent.  FP32: number of bits of the fraction,
 # smallest exponent, and first exponent that is too large.
 FRACTION, BIAS, FRACTION_32, LEAST_32, BEYOND_32 = 52, 1023, 23, -126, 128
+# The mask of the bits of an FP64 number that a truncation to FP32 keeps.
 KEPT = np.int64(-(1 << (FRACTION - FRACTION_32)))
 
 
@@ -119,7 +120,7 @@ def _chain(a, b, k, sums, total):
 
 
 class _Work(NamedTuple):
-    """Memory for a tile: of the products, of their exponents, and of the largest ones."""
+    """Memory for a tile: products, their exponents, and the largest exponent of each sum."""
 
     product: Any
     exponent: Any

@@ -36,9 +36,9 @@ PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 # the smallest FP16 number.
 TOP_EXPONENT = 14
 
-# A diagonal block D of factors is inverted only if its condition number || |D^-1| |D| || is at most this, by
-# the character of the dtype.  The error of a solve with the inverse is proportional to this condition number,
-# and refinement must still contract.
+# The inverse of a diagonal block D of factors is used only if the condition number || |D^-1| |D| || is at
+# most this, by the character of the dtype.  The error of a solve with the inverse is proportional to this
+# condition number, and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 
 
@@ -164,7 +164,7 @@ def round_to(x, fmt):
     """Round a real float32 or float64 NumPy array to `fmt`, to nearest even, keeping its dtype.
 
     Subnormal numbers of the format are kept, and values that round beyond `fmt.xmax` become infinite.  The
-    GPU instructions that convert operands for the tensor cores do the same.
+    kernels round operands in the same way.  For BF16 and TF32, a float64 x is rounded to FP32 first.
     """
     if fmt.name == "fp16":
         with np.errstate(over="ignore", under="ignore"):

@@ -12,7 +12,7 @@ __all__ = [
     "short_sum",
 ]
 
-# Largest number of parts of a matrix, and smallest number of entries of a part.
+# Largest number of parts of a matrix; a matrix with fewer than LEAST_ENTRIES entries is not divided.
 MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
 # Largest number of parts in which a matrix is converted to FP64 for a product.  On the host, small parts stay
 # in the cache; on a device, each part costs a launch.

@@ -79,7 +79,7 @@ class GemmBound(NamedTuple):
     precision, refine : str
         The arguments of `gemm` that select this arithmetic.
     products : int
-        Number of products on the tensor cores: 1 to 4.
+        Number of products that are summed: 1, or 2 to 4 with refinement.
 
     Examples
     --------
@@ -164,7 +164,7 @@ class Product:
 
     @property
     def accumulator(self):
-        """Dtype of the sums, and by default of the result."""
+        """Dtype of the sums.  By default the result has it too, or float64 if the operands are float64."""
         return {"int8": "int32", "fp64": "float64"}.get(self.precision, "float32")
 
     def swapped(self):
@@ -220,7 +220,7 @@ def common_dtype(a, b):
 def product_of(operands, precision, refine, rtol, engine):
     """Return the `Product` of two operands, from the arguments of `gemm`; they must be hashable.
 
-    On the host, float32 operands without `precision` and `refine` take 'fp32', if its bound is at most rtol.
+    On the host, float32 operands without `precision` and `refine` take 'fp32' unless its bound exceeds rtol.
 
     Parameters
     ----------

@@ -94,7 +94,7 @@ def parsed(data, where):
             to_host=_pair(rates["to_host"]),
             date=str(rates["date"]),
         )
-    except (ValueError, TypeError, KeyError):  # no JSON, or not this content
+    except (ValueError, TypeError, KeyError, OverflowError):  # no JSON, or not this content
         return None
     return rates
 

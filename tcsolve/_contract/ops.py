@@ -60,7 +60,7 @@ class Ops(Protocol):
     device : str
         'cpu' or 'cuda'.
     properties : dict or None
-        The properties of a GPU, from which `tcsolve._solve.choice.cost_model.rates_of` predicts times.
+        The properties of a GPU, from which `tcsolve._solve.choice.cost_model.rates_of` finds its `Rates`.
     lu : LUOps
         The primitives of the LU.
     early_rows : int
@@ -68,8 +68,8 @@ class Ops(Protocol):
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
     vendor : Stacks or None
-        The primitives of stacks on a GPU.  None on the CPU; the LU of a stack replaces this None by the
-        functions of `tcsolve._solve.host.library`.
+        The primitives of stacks on a GPU.  None on the CPU, except for a `StackFactorization`, which takes
+        the functions of `tcsolve._solve.host.library`.
     """
 
     xp: Any
@@ -174,8 +174,8 @@ class Ops(Protocol):
 
         a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  The product of two
         matrices is used for residuals.  If all additions of a long sum round in one direction, its error is
-        many times the bound of a residual.  So each sum is made of short sums; or long sums are formed, and
-        short sums of random combinations show that they have no such error.
+        many times the bound of a residual.  So each sum is made of short sums.  For many columns, long sums
+        may be formed, and replaced if short sums of random combinations of the columns show such an error.
 
         `triangle` is 'upper' or 'lower' if all other entries of a are known to be zero.
         """
@@ -183,7 +183,7 @@ class Ops(Protocol):
     def residual(self, a, x, b):
         """Return r = b - a x in FP64, and on the host max |r| and max |x| of each column; NaN propagates.
 
-        a is a matrix, or a function that returns a x.
+        a is a matrix, or the function x -> a x.
         """
 
     def column_max(self, v):

@@ -63,9 +63,8 @@ class Stacks(Protocol):
     def rows(self, b, probes):
         """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n).
 
-        The rows are in FP64 or complex128.
-        There are at most two random vectors.  Their entries are uniform, with mean 0 and variance 1, and
-        the same in every call.
+        The rows are in FP64 or complex128.  There are at most two random vectors.  Their entries are
+        uniform, with mean 0 and variance 1, and the same in every call.
         """
 
     # ---- solves by one launch --------------------------------------------------
@@ -217,8 +216,9 @@ class Stacks(Protocol):
             Number of right-hand sides.
         limits : tuple of float
             (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-            difference of mirror images).  The smallest norm is the reciprocal of the largest.  The last
-            limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
+            difference of mirror images).  The norms must also be at least the reciprocal of the third
+            limit.  The last limit is relative to the largest |a_ij|; it is -1 if entries that are not read
+            must be zero.
         triangular : bool
             True if a zero on the diagonal makes a matrix singular.
         """

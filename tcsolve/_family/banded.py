@@ -26,7 +26,7 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
     Parameters
     ----------
     l_and_u : (int, int)
-        The numbers of diagonals below and above the main one.
+        l and u, the numbers of diagonals below and above the main one.
     ab : array_like, shape (..., l + u + 1, n)
         The diagonals: ``ab[u + i - j, j] == a[i, j]``.  CuPy arrays are solved on the host.
     b : array_like, shape (n,) or (..., n, k)

@@ -59,7 +59,8 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     LinAlgWarning
         A is ill-conditioned.  For NumPy arrays, SciPy gives this warning from version 1.17 on.
     AccuracyWarning
-        Both residuals, ``||I - A X||`` and ``||I - X A||``, miss the bound.
+        Both residuals, ``||I - A X||`` and ``||I - X A||``, miss the bound.  For CuPy arrays: a column of
+        ``I - A X`` misses it.
 
     Notes
     -----
@@ -85,7 +86,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
 
 
 def verify_inverse(a, x, name):
-    """Measure the inverse x of a; correct it in place, or warn, if it misses the bound."""
+    """Measure the inverse x of a; if it misses the bound, correct it in place, and warn if it still does."""
     bound = stopping.target(x.dtype, x.shape[-1])
     with np.errstate(all="ignore"):
         error = error_of_inverse(a, x, bound)

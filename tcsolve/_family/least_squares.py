@@ -240,7 +240,7 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
 
 
 def _solved(a, b, how):
-    """Return the `LeastSquares` by FP32 factors, or by SciPy or CuPy where these cannot be used."""
+    """Return the `LeastSquares` by FP32 factors; where they cannot be used, by SciPy or CuPy."""
     start = time.perf_counter()
     reason = _why_not(a, b, how["driver"])
     if not reason:
@@ -261,7 +261,7 @@ def _why_not(a, b, driver):
     if not (is_cupy(a) and is_cupy(b) or type(a) is type(b) is np.ndarray):
         a, b = np.asarray(a), np.asarray(b)
     if not (a.ndim == 2 and b.ndim in (1, 2) and a.shape[0] == b.shape[0]):
-        return "the shapes do not fit"  # SciPy raises the error
+        return "the shapes do not fit"  # SciPy or CuPy raises the error
     m, n = a.shape
     if m < n:
         return "m < n"

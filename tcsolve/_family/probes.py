@@ -90,7 +90,7 @@ def error_of_factors(a, lu, swaps):
     Parameters
     ----------
     a, lu : ndarray, shape (n, n), float64 or complex128, column-major
-        A real lu is overwritten: a new array takes as long as some of the products.
+        A real lu is overwritten: allocating a new array takes as long as some of the products.
     swaps : ndarray of int, shape (n,)
     """
     top = max(max(part.max(), -part.min()) for part in real_parts(a))

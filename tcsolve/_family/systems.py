@@ -1,4 +1,4 @@
-"""What an answer is measured with: a dense matrix, a band matrix, or the product of given factors."""
+"""Systems that measure an answer: of a dense matrix, of a band matrix, or of given factors."""
 
 import numpy as np
 
@@ -87,10 +87,10 @@ class _Factored:
         return arrays if self._measure is self.ops else self.ops.host(*arrays)
 
     def _measured(self, x, b):
-        """Return (r, size, e): b - A x and ||A|| ||x|| of each column, both divided by 2**e."""
+        """Return (r, size, e) for each column: b - A x, and the result of `size`, both divided by 2**e."""
         xp = self._measure.xp
         x, b = (self._measure.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
-        if xp is np:  # on a device, reading the test takes longer than scaling
+        if xp is np:  # on a device, waiting for this test takes longer than scaling
             size = self.size(x)
             if (is_safe(size) & is_safe(np.abs(x).max(axis=0))).all():
                 return b - self.product(x), size, 0
@@ -145,7 +145,7 @@ class BandSystem(_Factored):
         return self._norm * np.abs(x).max(axis=0)
 
     def _inside(self):
-        """Return ab with zeros outside of the matrix, where its entries are not used and may be NaN."""
+        """Return ab, with zeros for its entries outside of the matrix: these are not used and may be NaN."""
         n = self._ab.shape[1]
         row = np.arange(-self._upper, self._lower + 1)[:, None] + np.arange(n)
         return np.where((row >= 0) & (row < n), self._ab, 0)
@@ -158,8 +158,8 @@ class BandSystem(_Factored):
 class ProductSystem(_Factored):
     """The system of a product of given factors, when A itself is not known.
 
-    The residual is measured relative to ``|| |F| |G| |x| ||`` for A = F G, which bounds the rounding of a
-    solve with the factors [1]_.
+    For A = F G, the residual is measured relative to ``|| |F| |G| |x| ||``.  The rounding errors of a solve
+    with the factors have a bound that is proportional to this norm [1]_.
 
     References
     ----------
@@ -244,5 +244,5 @@ class LUSystem(_Factored):
 
 
 def _widest(a, n):
-    """Return an FP64 array a, in long double for a small n, for which the rounding of a residual matters."""
+    """Return the FP64 array a; in long double for few unknowns, where the rounding of a residual matters."""
     return a.astype(np.result_type(a, np.longdouble)) if n <= SMALL else a

@@ -36,12 +36,12 @@ def solved(solve, system, b, name, *, overwrite_b, check_finite):
 
 
 def settled(system, x, b, correct, name):
-    """Return x, corrected in place where its backward error misses the bound; warn if it still does.
+    """Return x, corrected in place if a backward error misses the bound; warn if one still does.
 
     Parameters
     ----------
-    system : DenseSystem, BandSystem or ProductSystem
-        It measures x.
+    system : DenseSystem, BandSystem, ProductSystem or LUSystem
+        Measures x.
     x, b : array, shape (n,) or (n, k)
         The answer, which may be modified, and the right-hand sides.
     correct : callable, (n, k) -> (n, k)
@@ -53,7 +53,7 @@ def settled(system, x, b, correct, name):
         return x
     with np.errstate(all="ignore"):
         columns, rhs = (v.reshape(len(v), -1) for v in (x, b))
-        if system.ops.device == "cuda":  # the kernels read rows
+        if system.ops.device == "cuda":  # the kernels need row-major arrays
             columns, rhs = map(system.ops.xp.ascontiguousarray, (columns, rhs))
         bound = stopping.target(x.dtype, len(x))
         error = system.errors(columns, rhs)
@@ -89,7 +89,7 @@ def warn_missed(name, error, bound):
     """Give an AccuracyWarning for an answer that misses the bound."""
     worst = float(np.max(error))  # NaN if any is NaN
     warn(
-        f"{name}: backward error {worst:.1e}, bound {bound:.1e}: x is not verified; "
+        f"{name}: backward error {worst:.1e}, bound {bound:.1e}: the answer is not verified; "
         "the matrix may be singular to working precision, or its factors too inaccurate",
         AccuracyWarning,
     )

@@ -49,7 +49,7 @@ def gemm(
         Needed if beta is not 0; otherwise it is not read.
     alpha, beta : real number
         Integers for int8 operands.  For others they are rounded to the precision of the sums: FP64 for
-        float64 operands, else FP32.  With alpha = 0 or k = 0, a and b are not read.
+        float64 operands and for precision='fp64', else FP32.  With alpha = 0 or k = 0, a and b are not read.
     transa, transb : bool
         If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
@@ -197,7 +197,7 @@ def gemm_batched(
 
 
 def _product(check, a, b, c, out, options):
-    """Return the product; `check` makes its `Task`, unless an equal one was computed before."""
+    """Return the product; `check` makes its `Task`, unless one with the same key was computed before."""
     key, result = _repeated(check, a, b, c, out, options)
     if result is not None:
         return result
@@ -230,7 +230,7 @@ def _repeated(check, a, b, c, out, options):
 
 
 def _key(kind, *arrays):
-    """Return a key of all that a repeated product does not check; None unless all arrays are CuPy arrays."""
+    """Return a key of all that must be equal to repeat a product; None unless all arrays are CuPy arrays."""
     key = [kind]
     for x in arrays:
         if x is None:

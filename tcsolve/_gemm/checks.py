@@ -18,7 +18,7 @@ RESULTS = {
     "float64": ("float64",),
     "int32": ("int32",),
 }
-# The dtypes of c that each dtype of the sums holds exactly.
+# For each dtype of the sums, the dtypes of c that are allowed; it holds their numbers exactly.
 ADDENDS = {
     "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
     "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),
@@ -54,7 +54,7 @@ def check_addend(c, beta, shape, accumulator):
         raise InputError(f"c has shape {c.shape}; the product has shape {shape}: reshape c")
     if c.dtype.name not in ADDENDS[accumulator]:
         raise InputError(
-            f"c has dtype {c.dtype}, which {accumulator} sums cannot hold; "
+            f"c has dtype {c.dtype}, which cannot be added to {accumulator} sums; "
             f"convert with c.astype('{accumulator}')"
         )
     return c

@@ -11,7 +11,7 @@ __all__ = ["multiply"]
 
 
 def multiply(task):
-    """Compute the product of a `Task`; return it and the function of `Ops.gemm` that repeats it, or None."""
+    """Compute the product of a `Task`; return it, and a function that repeats it (see `Ops.gemm`) or None."""
     note("guard")
     return _guarded(task.ops)(task)
 

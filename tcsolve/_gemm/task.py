@@ -47,7 +47,7 @@ class Task(NamedTuple):
     shape : tuple of int
         That of the result.
     accumulator : str
-        The dtype of the sums, and of a new array.
+        The dtype of a new array, and of alpha and beta.
     """
 
     ops: Any
@@ -106,7 +106,7 @@ def _task(a, b, c, out, options):
     alpha, beta = check_scalars(options.alpha, options.beta, accumulator)
     shape = (*a.shape[:-1], b.shape[-1])
     c = check_addend(c, beta, shape, accumulator)
-    note("place")  # where the arrays are
+    note("place")
     ops = ops_for(a, b) if c is None else ops_for(a, b, c)
     if out is not None:
         check_out(ops.xp, out, shape, accumulator, (a, b, c))
@@ -121,7 +121,7 @@ def arithmetic(a, b, k, options):
     how = options.precision, options.refine, options.rtol, options.engine
     try:
         return product_of(operands, *how)
-    except TypeError:  # an option that is not hashable is wrong, and this says how
+    except TypeError:  # an option is not hashable; without the cache, an InputError says why
         return product_of.__wrapped__(operands, *how)
 
 

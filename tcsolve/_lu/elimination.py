@@ -1,4 +1,6 @@
-"""Right-looking LU with partial pivoting; the trailing update has any arithmetic of `formats.UPDATES`.
+"""Right-looking LU with partial pivoting; the trailing update has the arithmetic of an `Update`.
+
+`rounded_elimination` has the LU for an `Update` with `rounds_each`.
 
 There are two levels of blocks.  A panel consists of strips; one kernel, LAPACK or cuSOLVER factors a strip.
 The matrix and the panel keep the storage precision.  The operands of the trailing update are rounded.

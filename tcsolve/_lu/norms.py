@@ -109,7 +109,7 @@ class Condition(NamedTuple):
     ----------
     rcond : float
         Up to rounding an upper bound of the true value, because the estimate of ||A^-1||_1 is a lower bound.
-        It is nearly always within a factor of 3.  0 if a solve overflows.
+        It is nearly always within a factor of 3.  0 if a solve overflows, or if ||A||_1 is 0 or not finite.
     column : int or None
         Index of the largest column of A^-1 that was found.
     doubt : callable

@@ -16,7 +16,8 @@ from tcsolve._lu.scaling import Scaling
 
 __all__ = ["factor_shifted", "scale_alike"]
 
-# The first shift in units of roundoff, as in algorithm 3.2 of [1]_.  It is doubled until the factors exist.
+# The first shift in units of roundoff, as in algorithm 3.2 of [1]_.  It is doubled until the factors exist,
+# at most DOUBLINGS times.
 FIRST_SHIFT, DOUBLINGS = 2.0, 7
 
 

@@ -59,7 +59,8 @@ def residual(ops, a, x, b):
     Parameters
     ----------
     ops : Ops
-    a : array, shape (n, n), of any floating dtype
+    a : array, shape (n, n)
+        In any precision; complex if x and b are complex, else real.
     x : Pair of arrays, shape (n, k), float64 or complex128
     b : array, shape (n, k), float64 or complex128
 
@@ -152,8 +153,8 @@ def _sliced(xp, v, axis, bits, room=None):
     """Return ([slice, ...], rest), whose sum is v; the integers of a slice have at most `bits` bits.
 
     The power of two is the same for all entries along `axis`.  The slices and the rest are stored in `room`,
-    shape (SLICES + 1, *v.shape), if it is given: to allocate memory takes the host longer than the
-    arithmetic.
+    shape (SLICES + 1, *v.shape), if it is given: allocating memory takes the host longer than the
+    arithmetic does.
     """
     *pieces, rest = xp.empty((SLICES + 1, *v.shape)) if room is None else room
     top = xp.abs(v, out=rest).max(axis=axis, keepdims=True)

@@ -66,7 +66,7 @@ class Refined:
     converged: np.ndarray
     history: list = field(default_factory=list)
     classical: bool = True
-    kept: int = 0  # peak bytes of Krylov bases
+    kept: int = 0  # most bytes of a Krylov cycle beyond those of classical refinement
     forward: Any = None
     accurate: bool = True
 
@@ -165,8 +165,9 @@ def refine_columns(
         How many corrections, each of all columns at once, cost as much as a better preconditioner.  The
         loop ends if a column would need more, at the rate of its last step.
     krylov_worth : float
-        How many steps of FGMRES, each of all columns at once, are worth their time.  If `method` is 'auto',
-        FGMRES begins only if WARM_UP_STEPS steps of the columns that have not converged are worth it.
+        How many steps of FGMRES, each of all columns at once, take less time than a better preconditioner.
+        If `method` is 'auto', FGMRES begins only if WARM_UP_STEPS steps of the columns that have not
+        converged take no longer than these.
     sure : float
         Classical refinement of a column goes on until its error is at most `sure` times the bound, as long
         as it contracts.  A column whose error ends between `sure` times the bound and the bound has converged
@@ -174,7 +175,7 @@ def refine_columns(
     ahead : (x, r, sizes), optional
         Iterates of a single column that were computed before, beginning with ``correct(b)``, and their
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
-        with shape (2, steps + 1).  Only for an operator without scaling.
+        with shape (2, steps + 1).  Only for an operator with neither scaling nor `outer`.
     precondition : callable, (n, k) -> (n, k), optional
         The preconditioner of the Krylov method; by default `correct`.
     precise : callable, (n, k) -> (n, k), optional
@@ -281,7 +282,7 @@ def _classical(task, state, last):
 
 
 def _these(index, columns):
-    """Return an index of these columns; for all columns it is a slice, which is faster."""
+    """Return `index`; if it has all columns, return a slice instead, which is faster."""
     return slice(None) if len(index) == len(columns) else index
 
 

@@ -63,7 +63,8 @@ def measure(ops, operator, x, b):
     anything is not finite.
     """
     xp = ops.xp
-    # This is the only synchronisation of a step, unless there is a scaling or an outer system.
+    # This waits for the device.  A step waits again only if there is a scaling or an outer system, or if the
+    # product has so many columns that it is checked.
     r, residual, size = operator.residual(ops, x, b)
     error = quotient(residual, operator.norm, size)
     if operator.row is not None:

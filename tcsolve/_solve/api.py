@@ -255,7 +255,8 @@ def factor(
         As in `solve`.  With 'auto', a stack is factored in FP64 on its device.  With another precision than
         'auto' and 'fp64', the matrices of a stack are factored one by one, which takes longer.
     nrhs : int
-        Expected number of right-hand sides of a solve; it affects the choice of the precision.
+        Expected number of right-hand sides of a solve; it affects the choice of the precision and of the
+        device.
 
     Returns
     -------

@@ -122,7 +122,7 @@ def _checked(a, b, *, x0, norm, plan, tol, max_steps):
 
 
 def _place(b):
-    """Return the `Ops` of b, where the caller's functions work too."""
+    """Return the `Ops` of b; the caller's functions must return arrays on the same device."""
     note("place")
     return ops_for(b)
 

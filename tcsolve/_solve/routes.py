@@ -1,4 +1,4 @@
-"""The ways of a solve: one element, stacks, structures, small systems, the vendor's library, the ladder."""
+"""Choose how to solve: one division, stacks, structures, LAPACK, the libraries of a device, or the ladder."""
 
 import functools
 import time
@@ -152,13 +152,13 @@ def _solve_matrix(ops, a, b, request):
         read, apart = read_matrix(ops, a, structure, lower, request.check_finite)
     else:
         read, apart = read_under(ops, a, structure, lower)
-        if request.check_finite and read is not a:  # also what is not read, as in SciPy
+        if request.check_finite and read is not a:  # SciPy checks unread entries, too
             require_finite_arrays(ops.xp, a=a)
     return contradicted(_solve_full(ops, read, b, request), apart)
 
 
 def _solve_by_vendor(ops, a, b, request):
-    """Return the `Solution` by cuBLAS or cuSOLVER factors, if these are fastest on this device, else None."""
+    """Return the `Solution` of `solve_by_vendor`, or None if another method must solve the system."""
     if not request.with_fp64 or not goes_to_vendor(ops, a, b, request.structure, request.precision):
         return None
     return solve_by_vendor(

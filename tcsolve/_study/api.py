@@ -59,7 +59,7 @@ def study(
     spectrum : int
         Keep the eigenvalues of A, and of A with the factors as preconditioner, for orders up to this one.
     energy : bool
-        Measure the energy of each run on a GPU; this repeats the solve for a second.
+        Measure the energy of each run on a GPU; this repeats the solve for at least a second.
     folder : path, optional
         Folder of the collection's matrices.  Default: the environment variable ``TCSOLVE_MATRICES``.
     show_progress : bool
@@ -84,7 +84,7 @@ def study(
     Notes
     -----
     Precisions below FP32 round only the operands of the trailing updates, except those named '@each'.  If all
-    columns of a matrix fit into one panel (``Plan.block``; 128 on a CPU), it has no update, so nothing is
+    columns of a matrix fit into one panel (``Plan.block``; 128 on a CPU), its LU has no update, so nothing is
     rounded; the columns ``model`` and ``panels`` of a row say this.
 
     Examples

@@ -102,7 +102,7 @@ class Filters:
             raise Skipped(f"kappa is {told}, outside {least:g}:{most:g}")
 
     def given(self):
-        """Return those that are set, as a dict."""
+        """Return the filters that are set, as a dict."""
         return {key: value for key, value in vars(self).items() if value}
 
 
@@ -162,7 +162,7 @@ def expand_cases(given, folder=None, scratch=None):
     given : str, path, dict, or a list of them; or a mapping of names to arrays
         As `matrices` of `tcsolve.study`.
     folder : path, optional
-        Where the names of matrices are searched.
+        Folder of the collection's matrices.
     scratch : path, optional
         An existing folder for files with the entries of arrays, which other processes can read.
 

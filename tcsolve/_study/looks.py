@@ -65,7 +65,7 @@ def shared_words(rows):
 def groups_of(rows, most=MOST_CURVES):
     """Return the plans of the rows as a list of `Group`, each of at most `most` plans.
 
-    Plans of one group differ in the update if possible, and its colour tells the update.
+    Plans of one group differ in the update if possible; the colour of a curve tells its update.
     """
     words, _ = _split_words(rows)
     updates = list(dict.fromkeys(found["update"] for found in words.values()))
@@ -111,7 +111,7 @@ def _fields(plan):
 
 
 def _usual(key, found, row):
-    """Return the word for a field that is not in the name of the plan, or None if it is not known."""
+    """Return the word for a field, from the name of the plan or from its row; None if it is not known."""
     value = row.get(key)
     if key in found or value is None:
         return found.get(key)

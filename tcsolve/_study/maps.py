@@ -1,4 +1,4 @@
-"""Pictures of areas: the heat map of matrices and plans, and spectra in the complex plane."""
+"""Two kinds of pictures: the heat map of matrices and plans, and spectra in the complex plane."""
 
 import math
 import textwrap
@@ -69,7 +69,7 @@ def _page_of(matrices, page, pages):
 
 
 def _cells(rows, matrices, plans, measure):
-    """Return the values of the cells, NaN without one; and the letters of those that failed."""
+    """Return the values of the cells, NaN where there is none; and the letters of the runs that failed."""
     lines, columns = ({name: i for i, name in enumerate(names)} for names in (matrices, plans))
     cells, failed = np.full((len(matrices), len(plans)), np.nan), {}
     for row in rows:
@@ -166,7 +166,7 @@ def _eigenvalues(ax, pairs, colour, title, shift):
     real = real - shift
     ax.plot(real, imaginary, "o", color=colour, markersize=2.5, alpha=0.7, markeredgewidth=0)
     spread = max(np.ptp(real), np.ptp(imaginary), 1e-15)
-    if np.ptp(imaginary) < 1e-3 * spread:  # real eigenvalues: no magnified rounding errors
+    if np.ptp(imaginary) < 1e-3 * spread:  # real eigenvalues: do not magnify rounding errors
         ax.set_ylim(-spread / 2, spread / 2)
     ax.set(title=title, xlabel="real part")
     ax.locator_params(nbins=4)

@@ -23,7 +23,8 @@ class NamedPlan:
     Attributes
     ----------
     label : str
-        The update, the method unless it is 'auto', and the other fields that differ from those of a study.
+        The update, the method unless it is 'auto', the other fields that differ from the defaults of a study,
+        and the residual unless it is 'fp64'.
     fields : dict
         All fields of the `Plan`.
     residual : {'fp64', 'double-double'}

@@ -23,8 +23,8 @@ SELDOM = ("reason",)
 class StudyTable:
     """The rows of a study.
 
-    `tcsolve.study` makes it.  Each row is a dict; ``pandas.DataFrame(table.rows)`` takes them, and
-    ``pandas.read_json(path, lines=True)`` the file.
+    `tcsolve.study` makes it.  Each row is a dict; ``pandas.DataFrame(table.rows)`` takes the rows, and
+    ``pandas.read_json(path, lines=True)`` reads the file.
 
     Parameters
     ----------
@@ -178,8 +178,8 @@ class StudyTable:
               column of the table.
             - profile: the performance profile of Dolan and More [1]_ of the plans; ``measure=`` names the
               column to compare, 'steps' by default.
-            - heatmap: the steps, or the failure, of each matrix with each plan; with more than 85 matrices it
-              has pages, and ``page=`` names one, 1 by default.
+            - heatmap: the steps, or the failure, of each matrix with each plan; ``measure=`` names another
+              column.  With more than 85 matrices it has pages, and ``page=`` names one, 1 by default.
             - spectrum: the eigenvalues of A, and those of ``M^-1 A - I`` for the factors M of up to five
               plans; ``matrix=`` names the matrix.
         path : path, optional

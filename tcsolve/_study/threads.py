@@ -13,7 +13,7 @@ THREAD_VARIABLES = (
     *("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "BLIS_NUM_THREADS"),
     "VECLIB_MAXIMUM_THREADS",
 )
-# Functions that return the number, by the builds of OpenBLAS, MKL and BLIS.
+# Names of the function that returns the number, in the builds of OpenBLAS, MKL and BLIS.
 FUNCTIONS = (
     *(
         f"{prefix}openblas_get_num_threads{suffix}"

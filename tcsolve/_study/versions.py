@@ -9,7 +9,7 @@ import scipy
 
 __all__ = ["told_versions", "versions"]
 
-# Those that a table names.
+# The software whose versions a table names.
 TOLD = ("tcsolve", "numpy", "scipy", "cupy")
 
 

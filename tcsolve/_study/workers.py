@@ -92,7 +92,7 @@ class _Crew:
             self._deliver(error)
 
     def _do(self, case, plans):
-        """Do the runs of a matrix; return the plans that are left after the process has died."""
+        """Do the runs of a matrix; return the plans that are left if the process dies."""
         process = self._started()
         if process is None:
             return []

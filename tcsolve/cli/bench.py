@@ -44,7 +44,7 @@ class Solver(NamedTuple):
     call : callable
         call(a, b) returns x; a and b are results of `prepare`.
     prepare : callable
-        Returns an array as this solver takes it, in the same memory.
+        Returns a given array in the type that the solver takes, in the same memory.
     """
 
     name: str
@@ -124,7 +124,7 @@ def _measure(device, sizes, stream):
 
 
 def _row(device, n, solvers):
-    """Return the times of all solvers for one matrix, and ours relative to the fastest of the others."""
+    """Return the times of all solvers for one matrix, and our speed-up over the fastest of the others."""
     row = {"device": device, "n": n}
     try:
         a, b = _system(device, n)

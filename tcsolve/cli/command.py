@@ -1,4 +1,4 @@
-"""The command line: solve a system from a file or a generator, and report the status and the errors.
+"""The command line: its parser, and the commands `solve` and `list`.
 
 `EXIT_CODES` explains the exit codes.
 """
@@ -38,8 +38,8 @@ EXIT_CODES = f"""\
 exit codes:
   {VERIFIED}    x is verified (its backward error meets the bound), and A is not ill-conditioned;
        study, bench, list, info, warm: done
-  {NOT_VERIFIED}    x misses the bound, or A is singular, or A is not what --assume-a says;
-       bench: a solve of tcsolve failed
+  {NOT_VERIFIED}    x misses the bound, leaves the range of its dtype, or is less accurate than --residual
+       promises; A is singular, or is not what --assume-a says; bench: a solve of tcsolve failed
   {REFUSED}    the command cannot be carried out: a wrong argument, a bad file, no device, no memory
   {ILL_CONDITIONED}    x is verified, but A is ill-conditioned or its condition is not known
   {INTERRUPTED}  interrupted by Ctrl-C
@@ -94,7 +94,9 @@ class _Parser(argparse.ArgumentParser):
 def _parser():
     texts = {"epilog": EXIT_CODES, "formatter_class": argparse.RawDescriptionHelpFormatter}
     parser = _Parser(
-        prog="tcsolve", description="Solve dense linear systems on tensor cores, to FP64.", **texts
+        prog="tcsolve",
+        description="Solve dense linear systems on tensor cores, to FP64 accuracy.",
+        **texts,
     )
     parser.add_argument(
         "--version", action="version", version=importlib.metadata.version("tcsolve")

@@ -14,8 +14,8 @@ from tcsolve.kernels.registry import KERNELS
 
 __all__ = ["outcomes", "parse_arch", "present_arch", "require_compiler", "warm"]
 
-# Kernels with a variant for each size of matrices, of which the table has only examples: `warm` leaves them
-# out.
+# Kernels with a variant for each size of matrices.  The table has only a few of these variants, so `warm`
+# leaves out these kernels.
 BY_SIZE = {"gemm_batched"}
 
 
@@ -80,7 +80,7 @@ def outcomes(arch):
 
 
 def _compiled(arch, names):
-    """Compile all variants of these kernels side by side; return {name: [None, or the error]}."""
+    """Compile all variants of these kernels side by side; return {name: [None or an error, ...]}."""
 
     def attempt(variant):
         try:

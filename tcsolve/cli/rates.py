@@ -20,8 +20,8 @@ HOST_SIZES = (64, 128, 256, 512, 1024, 2048, 4096)
 DEVICE_SIZES = (64, 128, 256, 512, 1024, 2048, 4096, 8192)
 # The bytes of a small and of a large array; see `MachineRates`.
 SMALL_BYTES, LARGE_BYTES = 1 << 20, 256 << 20
-# The first calls of a size record graphs, so WARM_UPS calls are not timed.  From LEAST to MOST calls are
-# timed; after LEAST ones, no further call is made once they have taken PATIENCE seconds.
+# The first calls of a size record graphs, so WARM_UPS calls are not timed.  LEAST to MOST calls are timed:
+# after the first LEAST of them, the timing ends when the timed calls have taken PATIENCE seconds.
 WARM_UPS, LEAST, MOST, PATIENCE = 3, 3, 50, 0.4
 
 

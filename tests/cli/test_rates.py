@@ -1,6 +1,7 @@
 """`tcsolve warm` measures what solves and transfers cost, and `tcsolve info` shows it."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -77,7 +78,7 @@ def test_warm_measures_only_the_machine_it_runs_on(measuring, monkeypatch, capsy
     assert cli.main(["warm"]) == 0
     assert measuring and "rates    measured in" in capsys.readouterr().out
     count = len(measuring)
-    assert cli.main(["warm"]) == 0  # on request again
+    assert cli.main(["warm"]) == 0  # it measures again
     assert len(measuring) == 2 * count
 
 
@@ -110,6 +111,21 @@ def test_a_measured_machine_is_shown_and_used(cupy, folder, monkeypatch, capsys)
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("orders", [[[math.inf, 1.0]], [[64, -1.0]], [[512, 1.0], [64, 1.0]], []])
+def test_orders_and_times_that_cannot_be_are_not_read(orders):
+    rates = {
+        "host": orders,
+        "device": [[64, 1e-3]],
+        "to_device": [1, 1],
+        "to_host": [1, 1],
+        "date": "",
+    }
+    file = {"format": machine_rates.FORMAT, "hardware": hardware(GPU), "rates": rates}
+    assert machine_rates.parsed(json.dumps(file), hardware(GPU)) is None
+    file["rates"]["host"] = [[64, 1e-3]]
+    assert machine_rates.parsed(json.dumps(file), hardware(GPU)).host == ((64, 1e-3),)
+
+
 def test_a_damaged_file_leaves_the_rates_of_the_library(cupy, folder):
     path = machine_rates.path(hardware(select.gpu_name()))
     path.parent.mkdir(parents=True)

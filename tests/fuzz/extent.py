@@ -31,7 +31,7 @@ from tcsolve import (
 
 __all__ = ["CALLS", "COUNTS", "Call", "largest_failure", "run_extents"]
 
-# Just above 65535, the largest extent of a grid; above 2**16; and far above both.
+# Just above 65535, the largest second dimension of a grid; above 2**16; and far above both.
 COUNTS = (65536, 70000, 3_000_000)
 # Unknowns of the systems whose allocations fail, and those of systems of many columns or slices.
 ALLOCATED, SMALL = 600, 3

@@ -51,7 +51,7 @@ def factor_and_call(rng, place):
 
 
 def _call_slogdet(rng, place, f, a):
-    """Compare with the exact determinant where the condition allows to know it."""
+    """Compare with the exact determinant where the condition number allows it."""
     outcome, n, eps = Outcome(f.slogdet), len(a), 2.0**-52
     if outcome.error is not None or outcome.warnings:
         return [f"`slogdet` ended with {outcome}"]

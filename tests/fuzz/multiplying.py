@@ -106,8 +106,10 @@ def _operand(rng, shape, dtype, wild):
 
 
 def _refusal_complaints(made, told):
-    """Check that a product and its bound are refused together, by an InputError; a device may lack an
-    engine."""
+    """Check that a product and its bound are refused together, by an InputError.
+
+    The product alone may be refused where a device lacks an engine.
+    """
     if isinstance(made.error, DeviceError) and told.error is None:
         return []
     if isinstance(made.error, InputError) and isinstance(told.error, InputError):
@@ -223,7 +225,7 @@ def _addend_complaints(rng, place, call, exact, told, c):
     scaled = 0 if beta == 0 else LONG(beta) * addend.astype(LONG)
     with np.errstate(all="ignore"):
         wanted = alpha * exact.value + scaled if alpha else scaled + 0 * exact.size
-        # The sum of FP32 and both products by scalars are rounded, and so are the scalars.
+        # The FP32 sum and both products by scalars are rounded, and so are the scalars.
         allowed = abs(alpha) * (told.bound + exact.rounding) * exact.size
         allowed = (
             allowed

@@ -1,4 +1,7 @@
-"""Every CUDA source compiles for every architecture it runs on, with the macro sets it is launched with."""
+"""Every CUDA source compiles for every architecture it runs on.
+
+The chosen macro sets have every value of every macro; the front end of the compiler takes all others.
+"""
 
 import functools
 import itertools

@@ -436,6 +436,15 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, scale):
         assert np.abs(c - exact).max() >= 0.01 * how.format.u * size.max()
 
 
+@pytest.mark.parametrize(
+    "update", [name for name, how in UPDATES.items() if how.storage == "float32"]
+)
+def test_an_update_with_tiny_entries_stays_in_range(update):
+    l, u, c = np.full((4, 4), 0.5, "f"), np.full((4, 4), 2.0**-120, "f"), np.zeros((4, 4), "f")
+    HostLU().operand(l, UPDATES[update])(c, u)
+    np.testing.assert_array_equal(c, np.full((4, 4), -(2.0**-119), "f"))
+
+
 @pytest.mark.parametrize("update", UPDATES)
 def test_a_complex_update_is_four_real_ones(update):
     rng, how = np.random.default_rng(7), UPDATES[update]

@@ -71,7 +71,7 @@ def check(plan, block):
         assert panel.strips[0][0] == 0 and panel.strips[-1][1] == columns
         assert all(a[1] == b[0] for a, b in zip(panel.strips, panel.strips[1:], strict=False))
         assert len(panel.catch_ups) == len(panel.strips) - 1
-        done = [0] * len(panel.strips)  # columns with which each strip has been eliminated
+        done = [0] * len(panel.strips)  # columns by which each strip has been updated
         for number, catch_up in enumerate(panel.catch_ups, 1):
             assert catch_up.here == panel.strips[number][0] and catch_up.first < catch_up.here
             assert catch_up.swapped == panel.strips[number - 1][0]

@@ -45,7 +45,7 @@ def collection(tmp_path, monkeypatch, folder):
 
 @pytest.fixture
 def cached(tmp_path):
-    """The files in the cache."""
+    """A function that returns the names of the files in the cache."""
     return lambda: {p.name for p in (tmp_path / "cache").rglob("*") if p.is_file()}
 
 
@@ -182,7 +182,8 @@ def listed(collection, monkeypatch):
         ({"kind": "unsymmetric"}, ["HB/small", "Bai/small"]),
         ({"kind": "complex"}, ["Bai/small"]),
         ({"min_n": 11}, ["Bai/small", "HB/large"]),
-        ({"kappa": (1.0, 2.0)}, ["HB/tiny", "HB/small", "Bai/small", "HB/large"]),  # not known
+        # No condition number is known.
+        ({"kappa": (1.0, 2.0)}, ["HB/tiny", "HB/small", "Bai/small", "HB/large"]),
     ],
 )
 def test_the_collection_is_listed_and_filtered(listed, options, found):

@@ -19,7 +19,7 @@ def plan(update="fp16", **options):
 
 
 def cycles(solution):
-    """Return the number of cycles, and check that the history is one of cycles of inner steps."""
+    """Return the number of cycles; check that neither the first nor the last error is an estimate."""
     inner = [point.estimated for point in solution.history]
     assert not inner[0] and not inner[-1]
     return sum(now and not after for now, after in zip(inner, inner[1:], strict=False))
@@ -129,7 +129,10 @@ def test_factors_applied_in_their_own_precision_are_enough_for_smaller_condition
 
 
 def textbook(a, b, factors, bound, *, inner_tol):
-    """Return the number of GMRES steps of algorithm 3.1, with the `factors` of scipy.linalg.lu_factor."""
+    """Return the number of GMRES steps of a textbook, with the `factors` of scipy.linalg.lu_factor.
+
+    Algorithm 3.1 of E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
+    """
 
     def invert(v):
         return scipy.linalg.lu_solve(factors, v)

@@ -511,7 +511,7 @@ def test_a_named_structure_decides_what_is_read(xp, rng, name, lower, dtype):
     a = structured("pos", rng, 6, dtype) + np.triu(np.ones((6, 6)), 1) / 8
     a[0, 0] += 0.5j if dtype is complex else 0
     if name == "banded":
-        lower = False  # SciPy measures the bands; nothing to ignore
+        lower = False  # SciPy detects the bandwidths, so it ignores no entry
     b = rng.standard_normal(6).astype(dtype)
     expected = theirs(a, b, assume_a=name, lower=lower)
 

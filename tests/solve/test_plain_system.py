@@ -1,4 +1,4 @@
-"""Small ordinary systems are solved first, without a report; answers are verified, all else is unchanged."""
+"""Small ordinary systems are solved before the usual checks; answers are verified, all else is unchanged."""
 
 import warnings
 
@@ -30,7 +30,7 @@ def system(n, dtype=float, columns=None, definite=False):
 
 
 def plainly(*args, **options):
-    """Return x, and whether the system was solved before anything else was looked at."""
+    """Return x, and whether the system was solved before the usual checks."""
     with observed() as steps:
         x = tcsolve.solve(*args, **options)
     return x, not steps

@@ -181,6 +181,6 @@ def test_the_predicted_time_is_at_most_twice_that_of_the_better_choice_in_hindsi
         ladder.seconds += passes * solve[ladder.precision]
         replacement.count(ladder, np.full(columns, taken))
         stay, begin = stay + (1 + taken) * solve["fp32"], begin + solve["fp64"]
-        # The last solve before the replacement may lose more than was left of the price.
+        # The last FP32 solve may take longer than what was missing to the time of an FP64 factorization.
         assert ladder.seconds <= 2 * min(stay, begin) + (1 + max(steps)) * solve["fp32"]
     assert ladder.precision == "fp64" and replacement.after == replacement.solves

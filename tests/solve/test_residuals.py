@@ -115,6 +115,19 @@ def test_beyond_the_status_says_so(family):
         solve(a, b, precision="fp64", **DD)
 
 
+@pytest.mark.parametrize("precision", ["auto", "fp64", LOW])
+@pytest.mark.parametrize("n", [6, 40, 200])
+def test_no_answer_of_a_singular_matrix_is_called_accurate(n, precision):
+    # Its entries are integers, so the residual of x = 1 is exactly zero.
+    a = np.random.default_rng(n).integers(-3, 4, (n, n)).astype(float)
+    a[-1] = a[0]
+
+    found = solve_ex(a, a @ np.ones(n), precision=precision, **DD)
+
+    assert not found.status.ok or found.status is Status.CONDITION_UNKNOWN
+    assert found.forward_error is None or not found.forward_error[0] < 0.5
+
+
 @pytest.mark.parametrize("cond", 10.0 ** np.arange(1, 19))
 def test_an_answer_that_is_called_accurate_is(cond):
     for seed in range(4):

@@ -3,7 +3,7 @@
 Operands are rounded as tensor cores round them, and multiplied in FP32.  There the product of two 11-bit
 numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
 sums.  If the operands need no rounding, BLAS computes the product.  A `Product` with a `unit` has the sums of
-that GPU's tensor cores, too; it takes a hundred times as long.
+that GPU's tensor cores, too; large products take tens of times as long.
 """
 
 import functools
@@ -18,7 +18,7 @@ from tcsolve._errors import InputError
 
 __all__ = ["add_product", "gemm"]
 
-# The product of a sum of FP16 products and 2**e is exact in FP32 if |e| is at most this number.
+# A sum of FP16 products, multiplied by 2**e, is exact in FP32 if |e| is at most this number.
 MODERATE_EXPONENT = 60
 # The largest e for which 2**e and 2**-e are both normal FP32 numbers.
 LARGEST_FACTOR = 126
@@ -151,7 +151,7 @@ def _scaled(x, exponent):
 def _unscaled(total, exponent_a, exponent_b, fmt):
     """Return total 2**-(exponent_a + exponent_b), rounded once; total may be overwritten.
 
-    total is a sum of products of numbers of the format, which are below 2**TOP_EXPONENT.
+    total is a sum of products of numbers of the format, which are at most 2**TOP_EXPONENT.
     """
     exponents = exponent_a, exponent_b
     smallest = 2 * (fmt.emin - fmt.t + 1)  # the exponent of the smallest product
@@ -189,7 +189,7 @@ def _behind(parts, axis):
 
 
 def _added(total, a, b):
-    """Return total + a b; a contiguous matrix `total` is overwritten."""
+    """Return total + a b, in the memory of `total`."""
     if total.ndim > 2 or not total.flags.c_contiguous:
         return np.add(total, a @ b, out=total)
     # BLAS is column-major, so compute total.T + b.T a.T.

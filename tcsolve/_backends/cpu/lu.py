@@ -28,6 +28,8 @@ __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
 # Up to this many entries stay in the cache while they are read twice.
 FEW_ENTRIES = 1 << 16
+# The largest exponent of the scale of U: 2**-(MOST_SCALE + TOP_EXPONENT) is the smallest normal FP32 number.
+MOST_SCALE = 126 - TOP_EXPONENT
 
 
 def lapack_of(name, dtype):
@@ -221,7 +223,7 @@ def column_max(v):
 
 
 def _solve_triangle(lu, b, *, lower, adjoint):
-    """Return the solution with the unit lower or the upper triangle of the row-major lu.
+    """Return T**-1 b, or T**-H b, where T is the unit lower or the upper triangle of the row-major lu.
 
     b may be overwritten.
     """
@@ -287,13 +289,13 @@ def _real_rows(u):
 def _scale_to_top(u):
     """Return the power of two s with s max |u| in (2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT].
 
-    It is 1 if max |u| is 0 or not finite.
+    It is at most 2**MOST_SCALE, and 1 if max |u| is 0 or not finite.
     """
     top = max(float(np.abs(part).max()) for part in real_parts(u))
     if not 0 < top < math.inf:
         return 1.0
     mantissa, exponent = math.frexp(top)
-    return 2.0 ** (TOP_EXPONENT - exponent + (mantissa == 0.5))
+    return 2.0 ** min(TOP_EXPONENT - exponent + (mantissa == 0.5), MOST_SCALE)
 
 
 def _rounded(x, fmt):

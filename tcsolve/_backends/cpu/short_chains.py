@@ -57,9 +57,9 @@ def product(a, x):
 
 
 def multiplier(a):
-    """Return the function x -> A x of `product` for x of the dtype of a; many products take less time.
+    """Return the function x -> A x of `product` for x of the dtype of a; for many x it saves time.
 
-    The columns of its results are contiguous, unless the rows of x are.
+    If the rows of x are not contiguous, the columns of the result are.
     """
     t, turned = column_major(a)
 

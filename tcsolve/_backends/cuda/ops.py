@@ -161,7 +161,7 @@ class CupyOps:
         return w
 
     def _records(self, shape, dtype):
-        """Tell whether the LU of such a matrix can be recorded; it can if clusters factor its strips."""
+        """Tell whether the LU of such a matrix can be recorded, for which clusters must factor its strips."""
         m, n = shape
         square = m == n > 0 and dtype.char == "f"
         return square and self.lu.has_clusters(n) and recorded_graphs.recordable(n, dtype)
@@ -272,7 +272,7 @@ def _checked_product(a, x, adjoint=False, triangle=None):
 
 
 def _of_triangle(a, triangle, x):
-    """Return the product with a triangle, in parts of some rows, without its zeros."""
+    """Return the product with a triangle, in parts of some rows; columns of zeros are left out."""
     n, y = len(x), cupy.empty(x.shape, np.result_type(a.dtype, x.dtype, np.float64))
     is_real = a.dtype.char == x.dtype.char == "d" and a.flags.c_contiguous and x.flags.c_contiguous
     step = max(TRIANGLE_ROWS, -(-n // TRIANGLE_PARTS))
@@ -311,7 +311,7 @@ def _product(a, x, adjoint, room):
 
 
 def _scaled_copy(a, row_scale, col_scale):
-    """Return diag(r) a diag(s) in FP64; the exponents of r and s are added first, one part at a time."""
+    """Return diag(r) a diag(s) in the dtype of a, part by part; the exponents of r and s are added first."""
     row, col = (cupy.frexp(s)[1] - 1 for s in (row_scale, col_scale))
     out = cupy.empty(a.shape, a.dtype)
     for rows in parts(*a.shape):

@@ -1,1 +1,1 @@
-"""Factored matrices and stacks of them, which solve many times."""
+"""Factored matrices and stacks, with factors that are used for many solves."""

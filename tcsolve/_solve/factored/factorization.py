@@ -177,7 +177,8 @@ class Factorization:
         Raises
         ------
         InputError
-            b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans is unknown.
+            b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans or residual
+            is unknown.
 
         Examples
         --------
@@ -313,7 +314,7 @@ def ladder_of(factorization):
 
 
 def has_zero_pivot(factorization):
-    """Tell whether a pivot of the current factors of a `Factorization` is zero or not finite."""
+    """Tell whether the current factors of a `Factorization` have a bad pivot; see `Rung.bad_pivot`."""
     ladder = factorization._ladder
     return ladder.system.finite and bool(ladder.make_valid().bad_pivot)
 

@@ -71,6 +71,6 @@ class Replacement:
         system = ladder.system
         size = len(system.a), steps.size, CPU
         low, high = (pass_cost(x, *size, is_complex=system.is_complex) for x in ("fp32", "fp64"))
-        # The first solve is one pass; good FP64 factors need no correction.
+        # The first x takes one pass, and so does each correction.  Good FP64 factors need no correction.
         self.solves += 1
         self.lost += max(0.0, (1 + int(steps.max())) * low - high)

@@ -1,6 +1,6 @@
 """Factors of each matrix of a stack by itself, for precisions other than FP64.
 
-Only in FP64 there are routines that factor a whole stack.
+`ops.vendor` factors a whole stack, but only in FP64.
 """
 
 from typing import Any, NamedTuple

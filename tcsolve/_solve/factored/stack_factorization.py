@@ -327,7 +327,7 @@ class StackFactorization:
     # ---- the matrices
 
     def _looked_up(self, find):
-        """Return find() for a method that does nothing else."""
+        """Return find(); raise an error if the device is not the current one, or if memory runs out."""
         ops_for(self._a)  # raises if the matrices are not on the current device
         with np.errstate(all="ignore"):
             return guarded(self._ops, find)()

@@ -87,7 +87,7 @@ class Rounded:
 
 
 class Cholesky:
-    """A = L L**H of a positive definite matrix with both triangles."""
+    """A = L L**H of a positive definite matrix, which is stored with both triangles."""
 
     def __init__(self, factor, bad_pivot, conjugate):
         self._factor, self.bad_pivot, self._conjugate = factor, bad_pivot, conjugate

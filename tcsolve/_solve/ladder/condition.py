@@ -72,7 +72,7 @@ class ConditionEstimate:
             return
         if not system.finite or not self._as_given:
             return
-        if ladder.rung.how.native:  # LAPACK has gecon; getrs of cuSOLVER runs nothing aside
+        if ladder.rung.how.native:  # LAPACK has gecon; nothing can run beside getrs of cuSOLVER
             return
 
         a, ops = system.a, system.ops
@@ -133,7 +133,7 @@ class ConditionEstimate:
         elif well:
             return rcond
         least = NEAR_SINGULAR * EPS[system.working]
-        if not rcond <= least:  # else a sample would say the same
+        if not rcond <= least:  # for a smaller rcond, a sample would not change the decision
             sample = self._sampled(near, rcond, own and own.column)
             if sample is not None and sample > least:
                 return sample

@@ -90,7 +90,7 @@ class Ladder:
         timed : bool
             Whether the phases are timed.
         moved_bytes : int
-            Bytes of the arguments that were copied to the device.
+            Bytes of the copies of the arguments that were made before this call.
         """
         # If the LU may start before the survey is read, the choice must not depend on the survey.
         system, plan = System(ops, a, a), _plan_for(ops, a, precision, nrhs, None)
@@ -293,7 +293,7 @@ class Ladder:
         return factor_native(self.system.ops, self.system.matrix, self.system.wide)
 
     def replace_by_fp64(self):
-        """Replace the factors by those in FP64; the present ones stay until these are known to be good."""
+        """Replace the factors by those in FP64, unless these have a bad pivot; both are in memory at once."""
         mark = self.phases.mark()
         factors = self.factors_apart()
         if not factors.bad_pivot:

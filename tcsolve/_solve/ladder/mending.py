@@ -1,4 +1,4 @@
-"""Further corrections of an x of a ladder that misses the bound by rounding, or only just meets it."""
+"""Further corrections of an x that misses the bound by rounding, or only just meets it."""
 
 import functools
 
@@ -86,7 +86,10 @@ def errors_of(ladder, x, b):
 
 
 def _closer(ladder, x, b, error, bound):
-    """Return the errors, from residuals with twice the digits where rounding alone may miss the bound."""
+    """Return the errors, measured more accurately where the rounding of residuals may decide.
+
+    There, residuals with twice the digits replace those in FP64.
+    """
     system, near = ladder.system, (error > bound) & (error <= NEAR * bound)
     if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals were in long double
         return error
@@ -104,7 +107,8 @@ def _corrected(ladder, x, b):
     if len(b) > SMALL:
         r = b - by_parts(xp, functools.partial(ops.product, a), x, is_complex)
         return x + by_parts(xp, solve, r, is_complex)
-    # Scale x and b to near 1; if the factors are in a frame, A too.
+    # Divide each column of x, and with a frame also A, by a power of two that brings it near 1.  Divide b by
+    # the product of these powers.
     of_a = exponent_of(xp, a, (0, 1)) if system.frame is not None else 0
     of_x = exponent_of(xp, x, 0)
     near = (ldexp(xp, v, -e) for v, e in ((a, of_a), (x, of_x), (b, of_x + of_a)))

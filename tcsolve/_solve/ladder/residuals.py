@@ -21,7 +21,7 @@ from tcsolve._refine.operator import measure
 from tcsolve._solve.ladder.refine_rung import applied_in_fp64, operator_of, refine_with
 from tcsolve._solve.problem.request import RESIDUALS
 
-__all__ = ["ACCURATE", "BY_NAME"]
+__all__ = ["ACCURATE", "BY_NAME", "CONTRACTION", "missed_direction"]
 
 U = 2.0**-53
 # x counts as accurate up to this relative error.  Rounding x to FP64 causes half of it.
@@ -136,6 +136,22 @@ def _improved(ladder, solve, rhs, state, bound):
     )
 
 
+def missed_direction(ladder, bound):
+    """Return the relative error of a solve for A v, where A is nearly singular in the direction v.
+
+    It is about the factor by which a correction reduces the error of x in this direction.  If A is exactly
+    singular, it is about 1.  Then A d = r has no unique solution, and small corrections do not show that x is
+    accurate.
+    """
+    system, solve = ladder.system, _Corrections(ladder)
+    ops, xp = system.ops, system.ops.xp
+    v = solve(xp.asarray(ops.probes(len(system.matrix))[:, 2:3], dtype=system.wide), bound).x
+    v = ldexp(xp, v, -exponent_of(xp, v, 0))
+    r, exponent = _residual(ops, system.matrix, Pair.of(xp, v), xp.zeros_like(v))  # -A v
+    again = ldexp(xp, solve(r, bound).x, exponent)
+    return float(_relative(ops, again + v, v, _weight(system))[0])
+
+
 def _residual(ops, a, x, b):
     """Return (r, e), where r 2**e is b - A x and the largest entry of each column of r is near 1."""
     r = residual(ops, a, x, b)
@@ -144,7 +160,7 @@ def _residual(ops, a, x, b):
 
 
 def _weight(system):
-    """Return the scales of the caller's x relative to the x that is refined, or None if these are equal."""
+    """Return the scales between the x that is refined and the caller's x, or None if no frame scales x."""
     if system.frame is None:
         return None
     col = system.frame.scaling.col

@@ -20,7 +20,8 @@ class Rung:
     ----------
     how : Update
     factors : BlockedFactors or NativeFactors
-        Those of A; with a `scaling`, those of diag(row) A diag(col).
+        Those of A; with a `scaling`, those of diag(row) A diag(col).  For conjugate gradients, a multiple of
+        the identity is added before a factorization in less than FP64.
     scaling : Scaling or None
     scaled_norm : float
         Infinity norm of the scaled matrix.
@@ -38,7 +39,10 @@ class Rung:
 
     @property
     def bad_pivot(self):
-        """1-based column of the first pivot that is zero or not finite; 0 if all are good."""
+        """1-based column of the first bad pivot, or 0.
+
+        Our own LU counts pivots that are zero or not finite.  LAPACK and cuSOLVER count only zeros.
+        """
         return self.factors.bad_pivot
 
     @property

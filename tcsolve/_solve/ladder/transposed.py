@@ -80,7 +80,7 @@ class TransposedLadder:
 
 
 class TransposedRung:
-    """The factors of A, as those of A^T with its `System`."""
+    """The `Rung` of A^T: it solves with the factors of A."""
 
     def __init__(self, system, rung):
         self._system, self._rung = system, rung

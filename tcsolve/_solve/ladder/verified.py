@@ -14,7 +14,7 @@ from tcsolve._solve.ladder.condition import ConditionEstimate
 from tcsolve._solve.ladder.ladder import Ladder
 from tcsolve._solve.ladder.mending import MOST_MENDING, NEAR, errors_of, look_closer, mended, surer
 from tcsolve._solve.ladder.refine_rung import operator_of, refine_with, worth
-from tcsolve._solve.ladder.residuals import BY_NAME
+from tcsolve._solve.ladder.residuals import BY_NAME, CONTRACTION, missed_direction
 from tcsolve._solve.ladder.short_refinement import refine_shortly
 from tcsolve._solve.ladder.transposed import TransposedLadder
 from tcsolve._solve.problem.columns import ended, join_parts, largest_parts, like, spread, told
@@ -25,6 +25,7 @@ __all__ = ["Solve"]
 # A rung that may be too low for many columns is first tried for about n / COLUMNS_TRIED of them.  It stays if
 # these need at most FEW_STEPS corrections, even if another rung is predicted to take less time.
 COLUMNS_TRIED, FEW_STEPS = 64, 2
+EPS = 2.0**-52
 
 
 class _Found(NamedTuple):
@@ -176,6 +177,10 @@ class Solve:
         found = join_parts(ops.xp, found) if paired else found
         if singular:  # then the x of an earlier rung is not valid
             found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
+        elif found.forward is not None and found.accurate and rcond < EPS:
+            missed = missed_direction(ladder, wanted)
+            if missed > CONTRACTION:
+                found = found._replace(forward=np.fmax(found.forward, missed), accurate=False)
         x, error = self._returned(found, b)
         met = bool((error <= bound).all())
         left = (ladder.plan.max_steps or math.inf) - int(found.steps.max(initial=0))

@@ -1,4 +1,4 @@
-"""What `overwrite_a` and `overwrite_b` do: as in SciPy, they lend the memory of the caller's arrays."""
+"""What `overwrite_a` and `overwrite_b` do: as in SciPy, they allow writing to the caller's arrays."""
 
 from dataclasses import replace
 

@@ -22,7 +22,7 @@ __all__ = [
     "require_residual",
 ]
 
-# The names of the residuals of a solve (see `residuals`).
+# The names of the residuals of a solve (see `ladder.residuals`).
 RESIDUALS = "fp64", "double-double"
 
 

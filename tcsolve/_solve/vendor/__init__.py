@@ -1,1 +1,1 @@
-"""Systems on a device that are solved with factors from cuBLAS or cuSOLVER, and verified here."""
+"""Solves by `ops.vendor`, with verified answers: on a device, and for factored stacks on the host, too."""

@@ -1,4 +1,4 @@
-"""Backward errors of many systems on a device, and estimates of rcond by random probes, measured together."""
+"""Backward errors of many systems, and estimates of rcond by random vectors, measured together."""
 
 from typing import NamedTuple
 
@@ -33,7 +33,7 @@ __all__ = [
 
 # Number of rows of the result of `vendor.measure`, besides two for each right-hand side.
 MEASURED = 4
-# Up to this n, a single matrix is measured by one launch on one multiprocessor.
+# Largest n of a single matrix for `vendor.measure`, which is one launch on one multiprocessor.
 MEASURED_AT_ONCE = 192
 # Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64
@@ -84,8 +84,8 @@ def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
     `system` has the matrices that its structure describes, unless it is one that `measure_one` measures.
-    `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, without
-    numbers of probes and factors.
+    `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
+    those of the random vectors and of the factors stay zero.
     """
     a, b, (m, _, k) = system.a, system.b, system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
@@ -110,7 +110,7 @@ def _is_one(ops, b):
 
 def _as_answer(ops, y, dtype):
     """Return the rows y (m, k, n) as x (m, n, k) in the dtype of x."""
-    x = ops.xp.swapaxes(y, 1, 2).copy()  # a view would keep the memory of the probes
+    x = ops.xp.swapaxes(y, 1, 2).copy()  # a view would keep the memory of all of y
     with np.errstate(over="ignore", under="ignore"):
         return ops.converted(x, dtype)
 
@@ -120,7 +120,7 @@ class _Look(NamedTuple):
 
     codes: np.ndarray  # CONVERGED, REDO, or the code of a factorization that broke down
     error: np.ndarray  # (m, k), backward errors
-    least: np.ndarray  # an estimate of rcond from the probes
+    least: np.ndarray  # an estimate of rcond from the random vectors
     is_near: np.ndarray  # True if rcond may be below epsilon
     is_safe: np.ndarray  # True if the norms of A are not extreme
     apart: np.ndarray  # True if entries that are not read contradict the structure
@@ -130,10 +130,10 @@ class _Look(NamedTuple):
 def look_at(board, system):
     """Return the `_Look` for the numbers in `board`.
 
-    A random probe g has entries with mean 0 and variance 1.  On average, the modulus of entry i of A^-1 g is
+    A random vector g has entries with mean 0 and variance 1.  On average, the modulus of entry i of A^-1 g is
     at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average ||A^-1 g||_1 is from 0.7 to n
     times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly orthogonal to the dominant row of
-    A^-1.  This happens for one of 100 single probes, and for one of 10^4 pairs.  So if
+    A^-1.  This happens for one of 100 single vectors, and for one of 10^4 pairs.  So if
     1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least epsilon.
     """
     seen, (_, one, grown, info) = board[:SEEN], board[SEEN : SEEN + MEASURED]

@@ -46,7 +46,7 @@ def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
         return None
     kind = kind_of(STRUCTURES[assume_a])
     vector = a.ndim == 2 and b.ndim == 1
-    # A negative 1 x 1 matrix is an error in a stack, but not alone.
+    # A negative 1 x 1 matrix is an error in a stack of several, but not alone.
     if (n == 1 and kind == "positive definite") or a.size <= 1 or not b.size:
         return None
     if b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):

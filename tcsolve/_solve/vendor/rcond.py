@@ -1,4 +1,4 @@
-"""Estimates of rcond of a stack of matrices on a device, from their factors."""
+"""Estimates of rcond of a stack of matrices, from their factors."""
 
 import numpy as np
 

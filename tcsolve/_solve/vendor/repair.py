@@ -1,4 +1,4 @@
-"""A second solve of systems on a device that have extreme entries or miss the bound.
+"""A second solve of systems that have extreme entries or miss the bound.
 
 Each matrix is scaled by powers of two and factored again, and x is refined.  If x overflows, factors of the
 transposes without scaling may give another x that meets the bound (see `_solve.overflow`).

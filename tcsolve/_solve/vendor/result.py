@@ -1,4 +1,4 @@
-"""The `Solution` of systems that were solved with factors of cuBLAS or cuSOLVER."""
+"""The `Solution` of systems that `ops.vendor` has solved."""
 
 import time
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""From measured numbers to answers: correct and repair, estimate rcond, and set what has no answer to NaN."""
+"""From measured numbers to answers: x is corrected, or set to NaN if there is none; rcond is estimated."""
 
 import numpy as np
 

@@ -1,11 +1,11 @@
-"""Stacks, structures, small and complex systems on a device: factors of cuBLAS or cuSOLVER, verified here.
+"""Stacks, structures, small and complex systems on a device, by its libraries or our small kernels.
 
 A single matrix is treated as a stack of one.
 
-1. `ops.vendor` factors each matrix in FP64, and solves for b and two random probes together.
-2. One kernel measures the norms of A, the residual of x, and the size of A^-1 times the probes.  Other
-   numbers were found when the structure was read.  The host reads all of them at once; of a long stack, only
-   those of doubtful systems (see `Stacks.doubtful`).
+1. `ops.vendor` factors each matrix in FP64, and solves for b and one or two random vectors together.
+2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
+   one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
+   a long stack, only those of doubtful systems (see `Stacks.doubtful`).
 3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
    one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
@@ -106,7 +106,7 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
         Raise an InputError if a or b holds NaN or Inf.
     estimate : bool
         True: rcond must come from a condition estimator, or from A^-1.  False: if `look_at` finds that it is
-        at least machine epsilon, it may be the estimate by random probes.
+        at least machine epsilon, it may be the estimate by random vectors.
 
     Returns
     -------
@@ -360,8 +360,9 @@ class _Later:
 def _with_few(ops, system, x, few, measured):
     """Return the `Part` of a long stack; the host checks only the systems `few`, which are doubtful.
 
-    For the other systems, the reported errors are the bound that they meet, and the reported rcond is the
-    smallest for which a system is not doubtful.
+    For the other systems, the reported errors are the bound that they meet.  The reported rcond is the same
+    for all systems: the smallest for which a system is not doubtful, or the smallest of `few` if that is
+    smaller.
 
     Parameters
     ----------

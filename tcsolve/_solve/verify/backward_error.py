@@ -104,7 +104,7 @@ def _norm(xp, a):
 
 
 def is_safe(norm):
-    """Tell of numbers whether they are between 1 / SAFE and SAFE."""
+    """Tell which numbers are between 1 / SAFE and SAFE."""
     return (norm > 1 / SAFE) & (norm < SAFE)
 
 

@@ -54,7 +54,7 @@ def definite(n):
     return matrix(n) @ matrix(n).T + n * np.eye(n)
 
 
-# A matrix, options, and the number of right-hand sides: 3, or as many as a library solves for.
+# A matrix, options, and, if it is not 3, the number of right-hand sides for which a library solves.
 ROADS = {
     "general": (matrix(600), {}),
     "general, FP32": (matrix(600, "f"), {}),

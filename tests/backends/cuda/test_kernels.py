@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("n, offset", [(1, 0), (100, 0), (1000, 1), (64, 4), (1100, 0), (2100, 4)])
 @pytest.mark.parametrize("count", [1, 64, 700, 2048, 2900])
-# One block for each chunk of columns, and few that take several.
+# None: one block for each chunk of columns.  3: few blocks, each of which takes several chunks.
 @pytest.mark.parametrize("blocks", [None, 3])
 def test_move_rows_reads_before_it_writes(n, offset, count, blocks, cupy):
     rng = np.random.default_rng(count)
@@ -224,7 +224,7 @@ def col_stats(cupy):
 
 
 def check_stats(top, total, size, axis):
-    # Sums of positive numbers in any order: n u; hypot is good to 1 ulp, abs is exact.
+    # A sum of n positive numbers has an error of n u in any order.  Moduli may be off by 4 u.
     bound = (size.shape[axis] + 4) * 2.0**-53
     assert (np.abs(top - size.max(axis=axis)) <= 4 * 2.0**-53 * top).all()
     assert (np.abs(total - size.sum(axis=axis)) <= bound * total).all()
@@ -327,7 +327,7 @@ def test_cast_scaled_keeps_subnormal_results(cast_scaled):
 
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 def test_what_is_not_row_major_is_scaled_and_measured_in_parts(order, ops, cupy):
-    n = 300  # several parts, the last of fewer rows
+    n = 300  # one part: a part has at least 2**18 entries
     a = random_matrix("d", n, n)
     given = cupy.asarray(a, order="C" if order == "strided" else order)
     if order == "strided":
@@ -363,7 +363,7 @@ def test_the_residual_of_a_column_and_the_sizes(dtype, n, padding, cupy, ops):
     a, x = wide[:, :n], rng.standard_normal((n, 1))
     b = (a.astype(float) @ x + 1e-3 * rng.standard_normal((n, 1))).repeat(2, axis=1)[:, ::2]
     r, top_r, top_x = ops.residual(a, x, b)
-    # Two sums of n products, and the same residual to subtract.
+    # Each of the two residuals has the rounding errors of a sum of n products and of a subtraction.
     allowed = n * 2.0**-52 * (cupy.abs(a).astype(float) @ cupy.abs(x)) + 2.0**-52 * cupy.abs(b)
     assert (cupy.abs(r - (b - a.astype(float) @ x)) <= allowed).all()
     assert float(top_r[0]) == float(abs(r).max()) and float(top_x[0]) == float(abs(x).max())
@@ -394,7 +394,7 @@ def test_substitution_solves_with_the_factors(n, k, adjoint, cupy, ops):
     x = factors.solve_scaled(b[:, 1:], adjoint)
     residual = cupy.abs((a.T if adjoint else a) @ x - b[:, 1:]).max(axis=0)
     assert (residual <= 1e-5 * cupy.abs(b[:, 1:]).max(axis=0)).all()
-    for j in range(k):  # the result of a column does not depend on the other columns
+    for j in range(k):  # other columns, of other sizes, do not make a column less accurate
         alone = factors.solve_scaled(b[:, j + 1 : j + 2], adjoint)
         assert cupy.abs(alone[:, 0] - x[:, j]).max() <= 1e-5 * cupy.abs(x[:, j]).max()
 
@@ -413,7 +413,7 @@ def test_what_is_done_aside_sees_what_was_done_before(n, cupy, ops):
 
 
 def keep_busy(cupy):
-    """Give the current stream some tens of milliseconds to do."""
+    """Give the current stream work for some tens of milliseconds."""
     x = cupy.zeros(1 << 24)
     for _ in range(500):
         x += 1

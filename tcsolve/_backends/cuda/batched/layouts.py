@@ -15,7 +15,7 @@ def addresses_of(x):
 
 
 def wide(a):
-    """Return a in FP64 or complex128; a itself if it is so already."""
+    """Return a in FP64 or complex128; a itself if it has this dtype."""
     return converted(a, np.result_type(a.dtype, np.float64))
 
 

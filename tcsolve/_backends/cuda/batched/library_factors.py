@@ -35,8 +35,8 @@ __all__ = ["factor", "factor_and_solve", "most_at_once"]
 # cuSOLVER.  For positive definite matrices it is as stable, and only for these are all pivots positive.
 CHOLESKY_BY_LU = 48
 # Few right-hand sides are solved for by our triangular solves, with real Cholesky factors from PACKED_ROWS
-# rows on, and with real triangles from PACKED_TRIANGLE_ROWS rows on.  Those of cuBLAS take up to ten times as
-# long.
+# rows on, and with real triangles from PACKED_TRIANGLE_ROWS rows on.  Triangular solves of cuBLAS take up to
+# ten times as long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
 # From max(TURNED_COLUMNS, n / 2) right-hand sides on, a complex A is factored itself, not its transpose,
 # unless the solves are products.  The solves of cuSOLVER are slower with a transpose, and for so many they

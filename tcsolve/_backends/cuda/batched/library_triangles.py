@@ -37,8 +37,8 @@ OP_N = cublas.CUBLAS_OP_N
 class PackedTriangle:
     """One real triangular matrix, for our triangular solves with inverted diagonal blocks.
 
-    If a diagonal block is ill-conditioned, x loses digits, which its verification shows.  rcond is then below
-    1e-8.
+    If a diagonal block is ill-conditioned, x loses digits; the verification of x shows this.  rcond is then
+    below 1e-8.
     """
 
     def __init__(self, a, lower, inverses):

@@ -39,7 +39,7 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 # The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.
 # The limit of triangles is lower, because the launch takes as many operations for them as for full matrices;
-# it is lowest for a single real one in FP64, for which there are other kernels.
+# it is lowest for a single real triangle in FP64, for which there are other kernels.
 MOST_ALONE = {"general": 256, "positive definite": 256}
 MOST_ALONE_COMPLEX = {"general": 192, "positive definite": 192}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}

@@ -1,4 +1,4 @@
-"""Batches of small products on CuPy, limited by the memory bandwidth."""
+"""Batches of small products on CuPy; the memory bandwidth limits their speed."""
 
 import functools
 from dataclasses import dataclass

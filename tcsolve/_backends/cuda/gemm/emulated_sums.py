@@ -85,7 +85,10 @@ def _parts(x, how):
 
 
 def _scale_to_top(u):
-    """Return the power of two s with s max |u| in (2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT], on the device."""
+    """Return the power of two s with s max |u| in (2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT], on the device.
+
+    It is at most 2**LARGEST_EXPONENT, and 1 if max |u| is 0 or not finite.
+    """
     real = u if u.dtype.kind != "c" else cupy.ascontiguousarray(u).view(np.float32)
     top = cupy.abs(real).max()
     mantissa, exponent = cupy.frexp(top)

@@ -31,6 +31,7 @@ from tcsolve._backends.cuda.gemm.wgmma import (
     takes_turns,
 )
 from tcsolve._backends.cuda.runtime import compiler, cublas_calls
+from tcsolve._backends.cuda.runtime.out_of_memory import is_out_of_memory
 from tcsolve._errors import DeviceError
 from tcsolve.kernels.arch import HOPPER, arch_number
 from tcsolve.kernels.product_shapes import WGMMA_DEPTH, WGMMA_ROWS, wmma_shape, wmma_tile
@@ -55,7 +56,7 @@ def fastest(product, m, n, k, arch):
     It is wmma for int8, for which cuBLAS may need copies.  Otherwise it is cuBLAS if that has the product;
     else wgmma, if the device has it for the precision and the matrices fill its tiles; else wmma.
     """
-    if product.precision == "int8":  # cuBLAS may need copies of the operands
+    if product.precision == "int8":
         return "wmma"
     if product.native or product.direct:
         return "cublas"
@@ -244,10 +245,15 @@ def _in_words(work):
 
 
 def _refusal(total, a, b):
-    """Compute total = a b and return None, or return the error of cuBLAS if it lacks this product."""
+    """Compute total = a b and return None, or return the error of cuBLAS if it lacks this product.
+
+    An error that says that the memory is full is raised.
+    """
     try:
         cublas_calls.product(total, a, b, "int8", 1, 0)
     except cublas.CUBLASError as error:
+        if is_out_of_memory(error):
+            raise
         return error
     return None
 

@@ -1,6 +1,6 @@
 """A scaled product that is repeated on arrays that are alike: two launches with prepared arguments.
 
-The host takes longer to find the arguments of the launches than the device takes to compute a product.
+The host takes longer to find the arguments of the launches than the device takes to compute a small product.
 """
 
 from dataclasses import dataclass

@@ -106,7 +106,7 @@ def _store_product(a, x, y):
 
 
 def bytes_of_product(n, columns):
-    """Return the bytes of planes and products while `product` runs, or 0 for one complex product."""
+    """Return the bytes of planes and products while `product` runs, or 0 if one complex product is faster."""
     if n < LEAST_ROWS or columns < LEAST_COLUMNS:
         return 0
     k = min(columns, COLUMNS)
@@ -114,7 +114,7 @@ def bytes_of_product(n, columns):
 
 
 def planes(z, numbers, scale=None):
-    """Return the `Planes` of a matrix z, with each row times a power of two if `scale` has these."""
+    """Return the `Planes` of a matrix z; with `scale`, each row is multiplied by its power of two there."""
     x = Planes.empty(z.shape, numbers)
     _launch("tcs_planes", z.shape, (x.memory, x.plane, x.ld, *steps(z), scale), numbers)
     return x

@@ -43,7 +43,7 @@ def prepare(device, arch, multiprocessors, n, char, factors):
     char : str
         The character of the dtype of the matrix.
     factors : str or None
-        The character of the dtype of factors with an emulated update; None for those of cuSOLVER.
+        The character of the dtype of the factors of our own LU; None for those of cuSOLVER.
     """
     key = device, char, factors
     if n > _largest.get(key, 0):

@@ -164,7 +164,7 @@ class DeviceLU:
 
     def cholesky_panel(self, p):
         top, below = p[: p.shape[1]], p[p.shape[1] :]
-        with cupyx.errstate(linalg="ignore"):  # then a block without a factor gives NaN
+        with cupyx.errstate(linalg="ignore"):  # the tests below find a block without a factor
             found = cupy.linalg.cholesky(top)
         pivots = found.diagonal().real
         if not bool(cupy.isfinite(found).all() & (pivots > 0).all()):

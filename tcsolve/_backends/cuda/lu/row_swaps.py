@@ -51,7 +51,7 @@ def merge_swaps(order, local, ipiv, start):
 
 
 def report(info, ipiv, condition, beyond):
-    """Return the report of `LUOps.finish`; `condition` is that of the inverses of diagonal blocks."""
+    """Return the report of `LUOps.finish`; `condition` is that of the diagonal blocks."""
     found = cupy.empty(4)
     args = found, info, ipiv, len(ipiv), condition, beyond
     compiler.kernel("merge_swaps", "tcs_report")((1,), (REPORT_THREADS,), args)

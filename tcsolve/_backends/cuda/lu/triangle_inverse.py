@@ -65,7 +65,7 @@ def _fill_diagonal():
 
 
 def _double(x, t, size, lower):
-    """Compute in x the inverse of a triangle of t; x starts with those of diagonal blocks of `size` rows."""
+    """Compute in x the inverse of a triangle of t; x begins as the inverses of blocks of `size` rows."""
     k = len(x)
     while size < k:
         count, left = divmod(k, 2 * size)

@@ -1,6 +1,6 @@
 """Substitution with unit lower triangles of FP32 on a device: L**-1 B and L**-1.
 
-If L is too large for one launch, or B has many columns, L is divided recursively into halves.
+If L is too large for one launch, or B has many columns, L is divided recursively into two parts.
 """
 
 import functools

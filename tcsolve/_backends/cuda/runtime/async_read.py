@@ -28,14 +28,14 @@ def reading(arrays, first=None):
         reader = current_device.stream(device, threading.get_ident(), "reader")
         reader.wait_event(done)
         try:
-            # Call it only once.  `once` holds the memory that its kernels read until they have finished.
+            # Call `first` only once.  `once` holds the memory that its kernels read until they have finished.
             once, first = first, None
             if once is not None:
                 with reader:
                     once()
             return tuple(x.get(stream=reader) for x in arrays)
         except BaseException:
-            # The reader may still use memory that the current stream will reuse, so this stream waits for it.
+            # The current stream waits for the reader, which may still use memory that this stream will reuse.
             cupy.cuda.get_current_stream().wait_event(reader.record())
             raise
 

@@ -63,7 +63,7 @@ class Clusters:
         """Call launch(shape) for the first shape that the device accepts; return whether there was one.
 
         A launch may fail although `fits` is True.  A shape that was refused is not tried again in the same
-        context, or in the same green context of a stream.
+        context and green context.
         """
         place = self._place() if self._refused else None
         for shape in shapes:
@@ -116,7 +116,8 @@ class _Config(ctypes.Structure):
 def ask_driver(variant):
     """Return how many clusters of a `Variant` can run at the same time, by cuOccupancyMaxActiveClusters.
 
-    Return 1 if the driver does not have this function or it fails; then the launch shows whether they run.
+    Return 0 if the driver does not allow the size.  Return 1 if the driver does not have this function, or
+    reports another error; then the launch shows whether a cluster can run.
     """
     ask = _function("cuOccupancyMaxActiveClusters")
     if ask is None:

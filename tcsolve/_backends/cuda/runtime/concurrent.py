@@ -44,8 +44,8 @@ def aside(w, others, name, body, then=None):
                 if tape is not None:
                     tape.follow_aside(side)
             # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host now.
-            # Above `ahead_rows` it is not copied before it is read: the host reads residuals meanwhile, and
-            # their copies would wait behind this one.
+            # For larger matrices, `found` is copied only when it is read.  Before that the host reads
+            # residuals, and their copies would wait behind this one.
             found = Sent(found) if len(w) <= paths().ahead_rows else found
     except BaseException:
         cupy.cuda.get_current_stream().wait_event(side.record())

@@ -1,7 +1,7 @@
 """Calls of cuBLAS on row-major views; no global setting changes a result.
 
-We make our own handles, one per thread, device and lane, with a fixed math mode.  Each call names the
-precision of its product.
+We make our own handles, one per thread, device, lane and place of the scalars (host or device), with a fixed
+math mode.  Each call names the precision of its product.
 """
 
 import contextlib
@@ -91,7 +91,7 @@ _local = threading.local()
 
 
 class _Handle:
-    """A cuBLAS handle on a device; it is destroyed when its thread ends."""
+    """A cuBLAS handle on a device; it is destroyed when its thread has ended and no graph needs it."""
 
     def __init__(self, device, device_scalars):
         self._device, self.number = device, cublas.create()

@@ -32,7 +32,7 @@ def turns_into_memory_error(function):
 
 
 def allocates_by_default():
-    """Tell whether CuPy's default pool is the current allocator; of others, free memory is not known."""
+    """Tell whether CuPy's default pool is the current allocator; other allocators do not tell free memory."""
     return cupy.cuda.get_allocator() == cupy.get_default_memory_pool().malloc
 
 
@@ -68,7 +68,7 @@ def multiprocessors():
 def stream(device, thread, purpose, priority=0):
     """Return the stream of a thread for a purpose; the device runs streams of priority -1 first.
 
-    Each thread has its own streams, because no other thread may launch in a stream while it is recorded.
+    Each thread has its own streams, because no other thread may launch in a stream that captures a graph.
     """
     with cupy.cuda.Device(device):
         return cupy.cuda.Stream(non_blocking=True, priority=priority)

@@ -36,7 +36,7 @@ MOST_IDLE_SHARE = 0.1
 
 _lock = ForkSafeLock()
 _idle = []  # idle tapes, the last used one at the end
-_retired = []  # (device, pool) of closed tapes with memory that is still in use
+_retired = []  # (device, pool) of closed tapes and of scratch memory, with memory that is still in use
 _lent = 0
 
 
@@ -48,7 +48,7 @@ def recordable(n, dtype):
 
 
 def remembers(n, dtype):
-    """Tell whether `matrix` would return a matrix now, if there is memory."""
+    """Tell whether `matrix` would return a matrix now, unless memory is full or too many tapes are lent."""
     if not recordable(n, dtype):
         return False
     return n <= paths().most_at_once or recurring.was_asked(_key(n, dtype))
@@ -101,7 +101,7 @@ def idle_bytes():
 
 
 class Census(NamedTuple):
-    """Numbers of idle tapes, of their graphs, of lent tapes, and of pools of closed tapes still in use."""
+    """Numbers of idle tapes, of their graphs, of lent tapes, and of retired pools that are still in use."""
 
     idle: int
     recordings: int
@@ -125,7 +125,7 @@ class _Lease:
 
 
 def _borrow(key):
-    """Return an idle or a new tape, or None if MOST_LENT tapes are lent to factors that are still alive."""
+    """Return an idle or a new tape, or None if MOST_LENT tapes are lent, or if memory is full."""
     global _lent
     with _lock:
         if _lent >= MOST_LENT:
@@ -155,7 +155,7 @@ def _give_back(tape):
 
 
 def retire(pool):
-    """Free the blocks of an unused pool of the current device: now, or later if they are still in use."""
+    """Free a pool of the current device that makes no more arrays: each block now, or later if in use."""
     with _lock:
         _retired.append((cupy.cuda.runtime.getDevice(), pool))
         _retire(())

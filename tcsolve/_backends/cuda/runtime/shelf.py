@@ -16,11 +16,11 @@ def take(shelf, key):
 
 
 def put(shelf, entry, most, most_bytes):
-    """Put an entry on a shelf; remove other entries if there are too many, and return them.
+    """Put an entry on a shelf; if there are too many, remove some, perhaps this one, and return them.
 
-    Afterwards there are at most `most` entries.  Those on the same device (the first item of a key) hold at
-    most `most_bytes`, unless there is only one of them.  Entries without recordings are removed first, then
-    the oldest ones.
+    Afterwards there are at most `most` entries.  Those on the device of this entry (the first item of a key)
+    hold at most `most_bytes`, unless there is only one of them.  Entries without recordings are removed
+    first, then the oldest ones.
     """
     shelf.insert(len(shelf) if entry.recordings else 0, entry)
     beyond, kept = shelf[:-most], shelf[-most:]

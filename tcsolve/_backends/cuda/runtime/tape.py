@@ -21,7 +21,7 @@ OUT_OF_MEMORY, PER_THREAD = 2, 2
 def _block(size):
     """Allocate a block for the pool of a tape; if memory is full, raise CuPy's OutOfMemoryError.
 
-    After any other error, the pool would free its unused blocks and try again.  But graphs still write to
+    After CUDA's own error, the pool would free its unused blocks and try again.  But graphs still write to
     blocks that the pool counts as unused.
     """
     for last in (False, True):

@@ -104,7 +104,10 @@ def test_factors_that_inverses_do_not_serve_are_told(cupy, columns):
 
 
 def many_columns(cupy, columns, spread):
-    """Return a of the smallest size that is solved by products, with `spread` columns, and b."""
+    """Return a of the smallest size that is solved by products, and b.
+
+    The first two columns of a differ by about `spread`.
+    """
     n, k = columns.LEAST_ROWS, columns.LEAST_COLUMNS
     rng = cupy.random.default_rng(3)
     a = rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))

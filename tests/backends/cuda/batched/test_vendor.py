@@ -1,4 +1,4 @@
-"""The library's factors on a device, and the kernels that verify answers, compared with NumPy's results."""
+"""Factors by CUDA's libraries, and kernels that solve and verify, compared with NumPy's results."""
 
 import itertools
 
@@ -65,7 +65,7 @@ def test_a_stack_is_measured_as_on_the_host(cupy, vendor, n, k, dtype, how):
     np.testing.assert_allclose(found[:3], wanted[:3], rtol=4 * max(n, 4) * 2.0**-53)
     assert np.array_equal(found[3], info)
     np.testing.assert_allclose(found[4 + k :], wanted[4 + k :], rtol=2.0**-51)
-    # Where one warp takes a matrix of FP64 a residual is rounded once, as a long double.
+    # Where one warp takes a matrix of FP64, a residual is about as exact as in long double.
     exact = n <= 32 and dtype in "dD"
     size = np.abs(full).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2)).astype(float)
     slack = 2.0**-52 * wanted[4 : 4 + k] + (2.0**-62 if exact else 4 * n * 2.0**-53) * size
@@ -182,7 +182,8 @@ def test_matrices_are_read_as_on_the_host(cupy, vendor, n, dtype, how):
                 np.testing.assert_allclose(on_device.get(), seen, rtol=rtol)
 
 
-# (systems, unknowns, right-hand sides): every launch shape of the kernels, and the sizes next to its limits.
+# (systems, unknowns, right-hand sides): the launch shapes for few right-hand sides, and sizes near their
+# limits.
 SMALL = [(4, 1, 1), (130, 4, 1)] + [
     (11, n, 1) for n in (2, 3, 5, 7, 8, 9, 15, 16, 17, 24, 25, 31, 32)
 ]
@@ -207,7 +208,7 @@ SOLVED += [
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("m, n, k, how", SOLVED)
 def test_systems_are_solved_and_verified_at_once_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
-    """For every kind and every way to read a matrix; some matrices are singular or hold NaN."""
+    """For all kinds, or two of them from 250 unknowns on; some matrices are singular or hold NaN."""
     check_at_once(cupy, vendor, (m, n, k), dtype, how)
 
 

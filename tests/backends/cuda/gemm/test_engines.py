@@ -24,7 +24,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 OWN = ("naive", "wmma", "wgmma")
 ENGINES = (*OWN, "cublas")
 LEVELS = ("none", "a", "b", "ab", "full")
-# One entry, one tile and a little more or less, long and short k, and no size a multiple of anything.
+# One entry, a tile, a little more and less than a tile, short and long k, no multiples of a tile.
 SIZES = [
     (1, 1, 1),
     (16, 16, 16),
@@ -70,7 +70,7 @@ def on_device(cupy):
         bits = x.view(np.uint16) if x.dtype == BF16 else x
         if layout == "F":
             stored = cupy.asfortranarray(cupy.asarray(bits))
-        elif layout == "odd":  # neither the first entry nor a row starts on 16 bytes
+        elif layout == "odd":  # the first row does not start on a 16-byte boundary
             room = cupy.zeros((x.shape[0], x.shape[1] + 3), bits.dtype)
             stored = room[:, 1 : 1 + x.shape[1]]
             stored[...] = cupy.asarray(bits)
@@ -89,7 +89,7 @@ def host(x):
 
 
 def bound_on_device(a, b, **options):
-    """Return the bound for host operands that a device multiplies; it has another default than the host."""
+    """Return the bound of a device's product of host arrays; its default precision is not the host's."""
     if a.dtype == np.float32 and not options.keys() & {"precision", "refine"}:
         options["precision"] = "fp16"
     return gemm_bound(a, b, **options).bound
@@ -102,7 +102,7 @@ def check(result, a, b, **options):
         assert np.array_equal(result, a.astype(np.int64) @ b.astype(np.int64))
         return
     bound = bound_on_device(a, b, **options)
-    # An exact product of one term is rounded once, in the last step of FP32.
+    # The result is rounded to FP32 at the end; for k = 1 this may be its only error.
     assert ratio(result, a, b, bound + 2.0**-24) <= 1
 
 
@@ -149,7 +149,7 @@ def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy):
         skip_on_other_chips(f"{arch} has no {precision}")
     for (m, n, k), turned, layout in itertools.product(SIZES, range(4), ("C", "odd")):
         a, b = operands(m, n, k, dtype)
-        # Both as they are stored, or as transposes of what is stored.
+        # Each operand is as it is stored, or the transpose of what is stored.
         x, y = (
             on_device(np.ascontiguousarray(z.T), layout).T
             if turned >> i & 1
@@ -191,7 +191,7 @@ def test_rows_and_columns_of_all_sizes(refine, layout_a, layout_b, engine, on_de
 
 @pytest.mark.parametrize("m, n, k", [(4096, 4096, 4096), (300, 300, 4096)])
 def test_the_default_is_as_accurate_as_sgemm(m, n, k, engine, on_device, request):
-    if engine == "cublas":  # which has no way to end its sums early
+    if engine == "cublas":  # it sums all k terms on the tensor cores
         return
     if m < k:
         reason = "SGEMM splits k of a small result into several sums, and its errors are smaller"
@@ -373,7 +373,7 @@ def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n,
     c = hopper.random.default_rng(1).standard_normal((m, n)).astype(np.float32)
     options = {"precision": precision, "refine": refine, "engine": "wgmma"}
     product = gemm(a, b, **options)
-    for alpha in (1, -1, 0.25):  # exact: by hand, alpha x may not be rounded before it is added
+    for alpha in (1, -1, 0.25):  # powers of two, because alpha x may be added without being rounded
         expected = gemm(a, b, c, alpha=alpha, beta=1, **options)
         out = c.copy()
         assert (gemm(a, b, out, alpha=alpha, beta=1, out=out, **options) == expected).all()
@@ -498,7 +498,7 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper):
         pairs.append([x.view(np.uint32 if x.itemsize == 4 else np.uint16).get() for x in found])
         in_one_pass.append(launches["tcs_split_once"])
 
-    # Rows may be twice as long as columns.
+    # One pass takes rows of up to 32768 entries, and columns of up to 16384.
     along_rows = transb and not transa
     assert in_one_pass == [int(k <= (32768 if along_rows else 16384)), 0]
     for once, twice in zip(*pairs, strict=True):
@@ -533,7 +533,7 @@ def test_a_long_k_is_multiplied_in_parts(refine, k, parts, transa, transb, hoppe
         with np.errstate(invalid="ignore"):
             error = np.abs(result - exact)
         assert (error <= (bound + parts * 2.0**-23) * size)[good].all()
-        # Rows next to an Inf follow IEEE arithmetic.
+        # Rows of A with an Inf give what IEEE arithmetic gives.
         assert np.array_equal(result[[3, 5]], exact[[3, 5]], equal_nan=True)
     assert launches["tcs_gemm_wgmma"] == 2 * parts
 
@@ -769,7 +769,7 @@ def test_rows_of_subnormal_numbers_meet_the_bound(
 ):
     rng = np.random.default_rng(5)
     m, n, k = 150, 280, 100
-    # Rows of one significant bit to 23, and a few ordinary ones; columns whose entries are of all sizes.
+    # Rows near or below the smallest normal number, some ordinary rows, columns with entries of all sizes.
     size = np.where(np.arange(m) % 5, 2.0 ** rng.uniform(-149, -120, m), 1.0)[:, None]
     a = (rng.standard_normal((m, k)) * size).astype(np.float32)
     b = (rng.standard_normal((k, n)) * 10.0 ** rng.uniform(-6, 6, (k, n)) * 2.0**90).astype("f4")
@@ -969,7 +969,7 @@ def test_each_allocation_may_fail(product, shapes, dtypes, options, in_place, fr
     check_run(*run(counted))
     assert counted.requests or not fresh
     out[...] = cupy.asarray(given[3])
-    # The first results of a stack of larger matrices may be there, but not in c.
+    # `out` may hold the first results of a stack of larger matrices, unless it is c.
     exempt = product is gemm_batched and max(shape[1:]) > 64 and target is out
     for granted in range(counted.requests):
         with pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"):
@@ -980,7 +980,7 @@ def test_each_allocation_may_fail(product, shapes, dtypes, options, in_place, fr
 
 
 def test_memory_that_is_kept_for_solves_is_given_up_for_a_product(hopper):
-    for seed in range(3):  # the second solve of a size keeps memory for the next
+    for seed in range(3):  # a solve keeps memory for the next one of its size
         problem = matrices.generate("gauss", 600, seed=seed)
         tcsolve.solve(hopper.asarray(problem.a), hopper.asarray(problem.b), precision="fp16x3")
     a, requests = hopper.ones((200, 200), np.float32), []

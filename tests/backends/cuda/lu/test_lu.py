@@ -168,7 +168,7 @@ def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
 def test_u_by_an_inverse_has_the_same_bits_whenever_it_is_made(
     update, block, rows, cupy, factor_on_device, lu_sizes, sizes_of_inverses
 ):
-    """The inverse is made while the next panel is factored; a wide one is updated strip by strip."""
+    """The inverse is made while the next panel is factored; a wide panel is updated strip by strip."""
     lu_sizes(wide=rows)
     a = matrix_on_device(cupy, 2500, update)
 
@@ -230,8 +230,10 @@ def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, si
 
 @pytest.mark.parametrize("squares", [True, False])
 @pytest.mark.parametrize("update", ["fp16", "fp16x3"])
-def test_expecting_a_dominant_matrix_changes_only_the_speed(update, squares, cupy, ops, lu_sizes):
-    """Strips of more than 16384 rows have 128 columns, whether all pivots are on the diagonal or not."""
+def test_factors_are_good_whether_a_dominant_matrix_is_expected_or_not(
+    update, squares, cupy, ops, lu_sizes
+):
+    """If a dominant matrix is expected, strips of more than 16384 rows have 128 columns, not 64."""
     if not squares:
         lu_sizes(square_rows=math.inf)
     n, how = 17000, UPDATES[update]
@@ -350,7 +352,7 @@ def factor_by_squares(hopper, watched, lu_sizes):
 
     def run(a, update, block, look_ahead):
         (n, _), how = a.shape, UPDATES[update]
-        w = hopper.empty((n, -(-n // 4) * 4), a.dtype)[:, :n]  # as a solve has it
+        w = hopper.empty((n, -(-n // 4) * 4), a.dtype)[:, :n]  # as a solve stores it
         w[...] = a
         watched.calls.clear()
         factors = factor_blocked(watched, w, how, block, look_ahead, dominant=True)
@@ -377,7 +379,7 @@ def test_square_panels_look_ahead_without_changing_a_bit(n, block, update, cupy,
     assert largest <= 1 and error <= 4 * np.sqrt(n) * UPDATES[update].u
     same_bits(cupy, factors, factor_by_squares(a, update, block, True))
     same_bits(cupy, factors, factor_by_squares(a, update, block, False))
-    # Other sizes of A, other exponents of the factors.
+    # A times a power of two changes only the exponents of U.
     small = factor_by_squares(np.float32(2.0**-40) * a, update, block, True)
     assert (cupy.triu(small.lu) * np.float32(2.0**40) == cupy.triu(factors.lu)).all()
     assert (cupy.tril(small.lu, -1) == cupy.tril(factors.lu, -1)).all()
@@ -409,8 +411,7 @@ def test_a_pivot_below_a_square_panel_is_noticed(row, column, times, cupy, facto
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "auto"])
 def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(precision, hopper):
-    """The rows dominate and the columns nearly do, but a pivot that is expected on the diagonal is not
-    there."""
+    """The rows dominate and the columns nearly do, but one pivot is not on the diagonal."""
     from tcsolve import Status, clear_cache, solve_ex
 
     n = 6000

@@ -62,8 +62,10 @@ def factor_panel(cupy):
         wanted = w == NARROW_STRIP, w > SEARCHED_STRIP
         shape = panel_shape(m, arch, multiprocessors, largest, *wanted)
         if shape is None or shape.cluster != (largest > 0):
-            reason = f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows so"
-            # The sizes of the tests are chosen for this device, so all must fit there.
+            reason = (
+                f"{arch} with {multiprocessors} multiprocessors cannot hold {m} rows in this way"
+            )
+            # The sizes are chosen for compute capability 9.0 with 132 multiprocessors, where all must fit.
             assert (cupy.cuda.Device().compute_capability, multiprocessors) != ("90", 132), reason
             pytest.skip(reason)
         assert w <= shape.strip
@@ -270,7 +272,9 @@ def test_panel_searches_where_something_is_not_finite(bad, row, column, largest,
 
 @pytest.mark.parametrize("w, padding", [(128, 1), (127, 1), (100, 4)])
 @both_paths
-def test_panel_searches_where_words_are_not_whole(w, padding, largest, factor_panel):
+def test_panel_searches_where_rows_are_not_aligned_or_columns_are_missing(
+    w, padding, largest, factor_panel
+):
     a = dominant_panel(600, w)
 
     factored = factor_panel(a, largest, padding=padding)
@@ -496,7 +500,7 @@ def test_swap_solve_moves_all_columns_and_solves_those_on_the_right(
 
 
 def lower_problem(cupy, m, k, n, padding, swaps):
-    """Return L on the device, with NaN where it does not count, and in FP64; B; swaps; B after them."""
+    """Return L on the device, with NaN where it must not be read; L in FP64; B; swaps; B after them."""
     from tcsolve._backends.cuda.lu.row_swaps import Merged
 
     _, factors, _ = random_panel(max(k, 200), k)

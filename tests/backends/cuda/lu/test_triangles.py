@@ -37,7 +37,7 @@ def triangle(lu, lower, unit):
 
 
 def diagonal_blocks(t, size):
-    """Return inverses of the diagonal blocks of a triangle, zero beyond it, and their condition."""
+    """Return the inverses of the diagonal blocks, padded by zeros, and the largest condition number."""
     count = -(-len(t) // size)
     blocks, worst = np.zeros((count, size, size)), 0
     for i in range(count):
@@ -247,7 +247,7 @@ def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops, monkey
 
 
 def inverted(cupy, k, well_conditioned):
-    """Return a unit lower triangle, as NumPy's and FP64, and its inverse on the device."""
+    """Return a unit lower triangle in FP64 on the host, and its inverse on the device."""
     from tcsolve._backends.cuda.lu.triangle_inverse import unit_lower_inverse
 
     l = np.random.default_rng(k).uniform(-1, 1, (k, k)) / np.sqrt(k)

@@ -104,7 +104,7 @@ def test_a_device_with_smaller_clusters_gives_the_same_answers(n, precision, siz
         expected = tcsolve.solve_ex(a, b, precision=precision)
         tcsolve.clear_cache()
         with clusters.answered_by(largest(clusters, size)):
-            # Launched, and where they are recorded replayed.
+            # Launches, and replays where the factorization is recorded.
             found = [tcsolve.solve_ex(a, b, precision=precision) for _ in range(4)]
         for x in found:
             assert x.status is expected.status and (x.backward_error <= x.bound).all()

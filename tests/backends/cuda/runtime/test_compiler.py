@@ -170,7 +170,7 @@ def test_kernels_are_read_from_a_folder_that_cannot_be_written(cache, compiler_c
 
 
 def process(code, folder, **options):
-    """Start a process with this cache; `code` has `compile_cubin`, SOURCE and `write`."""
+    """Start a process with this cache; `code` may use `compile_cubin`, SOURCE and `write`."""
     text = f"""
 from tcsolve._backends.cuda.runtime.compiler import compile_cubin
 from tcsolve._backends.cuda.runtime.cubin_cache import write

@@ -343,7 +343,7 @@ def test_other_allocators_give_the_same_bits(precision, kind, cupy):
     malloc = use(cupy, kind)
     tcsolve.clear_cache()
 
-    # Launched, launched in the memory of a tape, recorded, and replayed.
+    # In turn, FP32 factorizations are launched, launched in the memory of a tape, recorded, and replayed.
     for most_at_once in (0, 0, 8192, 8192):
         with replaced(most_at_once=most_at_once), cupy.cuda.using_allocator(malloc):
             found = solutions(cupy, systems, precision)
@@ -369,7 +369,7 @@ def test_scratch_is_safe_where_another_thread_is_given_what_was_freed(kind, cupy
                 x = tcsolve.solve(a, b, precision="fp16x3")
                 if not bool((x == expected[number % 2].x).all()):
                     wrong.append(number)
-                # The memory that is freed next is overwritten at once.
+                # Memory that was freed is overwritten at once.
                 del x
                 cupy.full(1 << 22, cupy.nan)
             stream.synchronize()

@@ -28,7 +28,7 @@ def test_parts_are_whole_rows_that_fit_and_cover_all(rows, row_bytes, most):
 
 
 class Buffer:
-    """A buffer that notes which threads use it."""
+    """A buffer that notes its content, and whether it is full."""
 
     def __init__(self):
         self.content, self.full = None, False
@@ -327,7 +327,7 @@ def transfers(cupy, monkeypatch):
 
 
 def large(kind, rows=1500):
-    """Return an array of a layout that is copied in many pieces."""
+    """Return an array that is copied in many pieces; only "small" is copied in one, by CuPy."""
     a = np.random.default_rng(1).standard_normal((rows, 1300))
     return {
         "C": a,
