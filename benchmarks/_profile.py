@@ -30,11 +30,11 @@ KERNELS = (
     (r"tcs_(swap|lower)_solve", BLOCK_ROW, BLOCK_ROW),
     (r"tcs_pack|tcs_split|tcs_update_scale", PACK, PACK),
     (r"tcs_gemm", UPDATE, UPDATE),
-    (r"tcs_solve_triangle", TRIANGLES, TRIANGLES),
+    (r"tcs_(solve|begin)_triangle", TRIANGLES, TRIANGLES),
     (r"tcs_(row|col)_stats|tcs_survey|tcs_add_chunks|tcs_extremes|tcs_cast_scaled", CAST, CAST),
     (r"tcs_matrix_residual", RESIDUAL, RESIDUAL),
     (
-        r"tcs_(residual|column_max|lower|raise|probes|signs|steepest)"
+        r"tcs_(residual|column_max|lower|raise|probes|signs|steepest|held|combine)"
         r"|tcs_(gate|merge_swaps|restart|report)",
         INDEX,
         VECTORS,

@@ -86,6 +86,7 @@ def main():
         print(*cells(rows[-1]), sep=" | ", flush=True)
         free_memory()
     save(options.json, facts, rows)
+    options.json.with_suffix(".md").write_text(page(facts, rows))
 
 
 if __name__ == "__main__":

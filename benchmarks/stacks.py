@@ -245,9 +245,7 @@ def main():
     options = unless_drawn(parser, page)
     if options is None:  # the page has been written
         path = parser.parse_args().json
-        facts, rows = load(path)
-        if by(rows, char="d"):
-            try_to_draw(draw, facts, rows, path.with_suffix(".png"))
+        _draw_speeds(*load(path), path)
         return
     facts, rows = machine(options.commit) | gpu(), []
     facts["copy_bytes_per_second"] = speed = copy_speed()
@@ -259,6 +257,15 @@ def main():
         print(*cells(rows[-1]), *rows[-1]["errors"].items(), sep=" | ", flush=True)
         free_memory()
         save(options.json, facts, rows)
+    if options.json:
+        options.json.with_suffix(".md").write_text(page(facts, rows))
+        _draw_speeds(facts, rows, options.json)
+
+
+def _draw_speeds(facts, rows, path):
+    """Draw the picture beside the JSON, if there are rows in FP64."""
+    if by(rows, char="d"):
+        try_to_draw(draw, facts, rows, path.with_suffix(".png"))
 
 
 if __name__ == "__main__":
