@@ -1,5 +1,6 @@
 """A study: its rows, what is skipped, resuming after a kill, parallel processes, and study files."""
 
+import ctypes
 import json
 import math
 import os
@@ -103,8 +104,12 @@ def test_a_row_has_the_number_of_threads_of_blas(monkeypatch):
         assert int(told.stdout) == min(int(count), threads.cores())
     (row,) = quiet("gen:gauss:n=10", "fp32").rows
     assert row["blas_threads"] == threads.blas_threads() >= 1
+
     # A BLAS that cannot be asked: the variables tell, or the cores.
-    monkeypatch.setattr(threads, "asked_of_blas", lambda: None)
+    def refuse(path):
+        raise OSError(path)
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     assert threads.blas_threads() == 5
     for name in threads.THREAD_VARIABLES:

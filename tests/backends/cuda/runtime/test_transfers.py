@@ -190,8 +190,9 @@ def late(monkeypatch):
     )
     transfers.clear()
     monkeypatch.setattr(transfers, "cupy", fake)
-    for name, value in (("LEAST_BYTES", 1000), ("BUFFER_BYTES", 1024), ("BUFFERS", 3)):
-        monkeypatch.setattr(transfers, name, value)
+    monkeypatch.setattr(transfers, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(transfers, "BUFFER_BYTES", 1024)
+    monkeypatch.setattr(transfers, "BUFFERS", 3)
     yield SimpleNamespace(module=transfers, stream=stream, cuda=cuda, made=made)
     stream.run_to(len(stream.work))
     transfers.clear()
