@@ -10,43 +10,14 @@ import argparse
 import json
 import pathlib
 import re
-import subprocess
 import sys
 
+from _code_age import results_before_their_code
 from _harness import RESULTS
 
 ROOT = pathlib.Path(__file__).parents[1]
 # A table that is generated: its name, and the text up to the end.
 MARKED = re.compile(r"(?<=<!-- )([\w-]+)( table -->\n).*?(?=\n<!-- end -->)", re.DOTALL)
-# The script of each results file that has another name; and the parts of the library on which a results file
-# depends, if it does not depend on the whole library.
-SCRIPTS = {
-    "ablation_removed": "ablation",  # of paths that the library does not have any more
-    "accurate_cuda": "accurate",
-    "convergence_cuda": "convergence",
-    "corrections_rates": "corrections",
-    "corrections_steps": "corrections",
-    "cpu_ratios": "cpu",
-    "emulated": "cpu",
-    "emulator_host": "emulator",
-    "published_bf16": "published",
-    "published_limits": "published",
-    "published_scaling": "published",
-    "published_spd": "published",
-    "stacks_types": "stacks",
-    "suitesparse_cpu": "suitesparse",
-    "suitesparse_h200": "suitesparse",
-    "versions_large": "versions",
-}
-LIBRARY = ("tcsolve", "kernels")
-PRODUCTS = (
-    "tcsolve/_gemm",
-    "tcsolve/_backends/cuda/gemm",
-    "tcsolve/_backends/cpu/gemm.py",
-    "kernels",
-)
-PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
-PARTS |= dict.fromkeys(("clocks", "mma_rate"), ()) | {"binaries": ("kernels",)}
 # The groups of sizes of `roads_table`, and its columns.
 ROADS = (16, 64, 128, 256), (512, 1024), (2048, 4096), (8192, 16384)
 RIGHT_HAND_SIDES = (
@@ -346,47 +317,6 @@ def source(machine, command):
     ]
     when = f"commit {machine['commit']}, {machine['date']}"
     return f"Measured with `{command}` on {where}; {', '.join(versions)}; {when}."
-
-
-def results_before_their_code(root=ROOT, folder=RESULTS):
-    """Yield (name of a results file, its commit, paths that have changed since) for each outdated file.
-
-    If git does not know the commit, None takes the place of the list of paths.
-    """
-    for path in sorted(folder.glob("*.json")):
-        machine = json.loads(path.read_text()).get("machine", {})
-        commit = machine.get("commit", "").removesuffix("+")
-        script = f"benchmarks/{SCRIPTS.get(path.stem, path.stem)}.py"
-        known = commit and _git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
-        if not known:
-            yield path.name, commit, None
-            continue
-        asked = [*_parts_of_script(root / script, root), *PARTS.get(path.stem, LIBRARY)]
-        changed = [x for x in asked if _git(root, "diff", "--quiet", commit, "--", x).returncode]
-        if changed:
-            yield path.name, commit, changed
-
-
-def _parts_of_script(script, root):
-    """Return the paths of a script and of the files in its folder that it needs.
-
-    They are its CUDA sources, and the modules that it names and whose names begin with _.
-    """
-    found, todo = [], [script]
-    while todo:
-        path = todo.pop()
-        if path in found or not path.exists():
-            continue
-        found.append(path)
-        words = re.findall(r"\w+(?:\.cu\b)?", path.read_text(encoding="utf-8"))
-        names = {word if word.endswith(".cu") else f"{word}.py" for word in words}
-        names = {name for name in names if name.startswith("_") or name.endswith(".cu")}
-        todo += [script.parent / name for name in sorted(names)]
-    return [str(path.relative_to(root)) for path in found] or [str(script.relative_to(root))]
-
-
-def _git(root, *args):
-    return subprocess.run(("git", "-C", str(root), *args), capture_output=True, check=False)
 
 
 def name_old_results():

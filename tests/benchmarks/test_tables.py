@@ -13,7 +13,7 @@ def git(root, *args):
 
 
 def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
-    tables, results = script("tables"), tmp_path / "benchmarks" / "results"
+    age, results = script("_code_age"), tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
     for folder in ("tcsolve/_gemm", "kernels"):
         (tmp_path / folder).mkdir(parents=True)
@@ -34,7 +34,7 @@ def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
 
     def named():
         return {
-            name: paths for name, _, paths in tables.results_before_their_code(tmp_path, results)
+            name: paths for name, _, paths in age.results_before_their_code(tmp_path, results)
         }
 
     unknown = {"gone.json": None, "none.json": None}
@@ -50,7 +50,7 @@ def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
 
 
 def test_results_are_named_if_a_part_of_their_script_changed(script, tmp_path):
-    tables, results = script("tables"), tmp_path / "benchmarks" / "results"
+    age, results = script("_code_age"), tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
     texts = {
         "lu.py": "from _rates import KERNEL\n",
@@ -64,11 +64,16 @@ def test_results_are_named_if_a_part_of_their_script_changed(script, tmp_path):
     git(tmp_path, "commit", "-q", "-m", "first")
     commit = git(tmp_path, "rev-parse", "--short", "HEAD")
     (results / "lu.json").write_text(json.dumps({"machine": {"commit": commit}, "rows": []}))
-    assert not list(tables.results_before_their_code(tmp_path, results))
+    assert not list(age.results_before_their_code(tmp_path, results))
 
-    for name in ("_rates.py", "rates.cu"):
-        with (tmp_path / "benchmarks" / name).open("a") as file:
-            file.write("# changed\n")
+    def add(lines):
+        for name, line in zip(("_rates.py", "rates.cu"), lines, strict=True):
+            with (tmp_path / "benchmarks" / name).open("a") as file:
+                file.write(f"{line}\n")
 
-    (found,) = tables.results_before_their_code(tmp_path, results)
+    add(("# only a comment", "// only a comment"))
+    assert not list(age.results_before_their_code(tmp_path, results))
+
+    add(("RATE = 1", "int rate;"))
+    (found,) = age.results_before_their_code(tmp_path, results)
     assert found == ("lu.json", commit, ["benchmarks/_rates.py", "benchmarks/rates.cu"])

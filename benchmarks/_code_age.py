@@ -1,0 +1,112 @@
+"""Find results that are older than the code that made them; comments and docstrings are no code."""
+
+import ast
+import json
+import pathlib
+import re
+import subprocess
+
+from _code_lines import COMMENT
+from _harness import RESULTS
+
+__all__ = ["results_before_their_code"]
+
+ROOT = pathlib.Path(__file__).parents[1]
+# The script of each results file that has another name; and the parts of the library on which a results file
+# depends, if it does not depend on the whole library.
+SCRIPTS = {
+    "ablation_removed": "ablation",  # of paths that the library does not have any more
+    "accurate_cuda": "accurate",
+    "convergence_cuda": "convergence",
+    "corrections_rates": "corrections",
+    "corrections_steps": "corrections",
+    "cpu_ratios": "cpu",
+    "emulated": "cpu",
+    "emulator_host": "emulator",
+    "published_bf16": "published",
+    "published_limits": "published",
+    "published_scaling": "published",
+    "published_spd": "published",
+    "stacks_types": "stacks",
+    "suitesparse_cpu": "suitesparse",
+    "suitesparse_h200": "suitesparse",
+    "versions_large": "versions",
+}
+LIBRARY = ("tcsolve", "kernels")
+PRODUCTS = (
+    "tcsolve/_gemm",
+    "tcsolve/_backends/cuda/gemm",
+    "tcsolve/_backends/cpu/gemm.py",
+    "kernels",
+)
+PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
+PARTS |= dict.fromkeys(("clocks", "mma_rate"), ()) | {"binaries": ("kernels",)}
+
+
+def results_before_their_code(root=ROOT, folder=RESULTS):
+    """Yield (name of a results file, its commit, paths that have changed since) for each outdated file.
+
+    If git does not know the commit, None takes the place of the list of paths.
+    """
+    for path in sorted(folder.glob("*.json")):
+        machine = json.loads(path.read_text()).get("machine", {})
+        commit = machine.get("commit", "").removesuffix("+")
+        script = f"benchmarks/{SCRIPTS.get(path.stem, path.stem)}.py"
+        known = commit and _git(root, "cat-file", "-e", f"{commit}^{{commit}}").returncode == 0
+        if not known:
+            yield path.name, commit, None
+            continue
+        asked = [*_parts_of_script(root / script, root), *PARTS.get(path.stem, LIBRARY)]
+        changed = [x for x in asked if _has_other_code(root, commit, x)]
+        if changed:
+            yield path.name, commit, changed
+
+
+def _parts_of_script(script, root):
+    """Return the paths of a script and of the files in its folder that it needs.
+
+    They are its CUDA sources, and the modules that it names and whose names begin with _.
+    """
+    found, todo = [], [script]
+    while todo:
+        path = todo.pop()
+        if path in found or not path.exists():
+            continue
+        found.append(path)
+        words = re.findall(r"\w+(?:\.cu\b)?", path.read_text(encoding="utf-8"))
+        names = {word if word.endswith(".cu") else f"{word}.py" for word in words}
+        names = {name for name in names if name.startswith("_") or name.endswith(".cu")}
+        todo += [script.parent / name for name in sorted(names)]
+    return [str(path.relative_to(root)) for path in found] or [str(script.relative_to(root))]
+
+
+def _has_other_code(root, commit, path):
+    """Tell whether the code of a file, or of a file in a folder, is not that of a commit."""
+    names = _git(root, "diff", "--name-only", "-z", commit, "--", path).stdout.decode().split("\0")
+    return any(_code_of(root, commit, name) != _code_of(root, None, name) for name in names if name)
+
+
+def _code_of(root, commit, name):
+    """Return what stands for the code of a file, in a commit or now; None if there is no such file."""
+    if commit is None:
+        text = (root / name).read_text("utf-8") if (root / name).exists() else None
+    else:
+        shown = _git(root, "show", f"{commit}:{name}")
+        text = None if shown.returncode else shown.stdout.decode()
+    if text is None:
+        return None
+    if name.endswith(".py"):
+        return ast.dump(_without_docstrings(ast.parse(text)))
+    return COMMENT.sub("", text).split() if name.endswith((".cu", ".cuh", ".h")) else text
+
+
+def _without_docstrings(tree):
+    for node in ast.walk(tree):
+        has_body = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        if has_body and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return tree
+
+
+def _git(root, *args):
+    return subprocess.run(("git", "-C", str(root), *args), capture_output=True, check=False)
