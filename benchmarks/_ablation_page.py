@@ -46,8 +46,8 @@ strip is the part of a panel that one launch factors; the survey is the pass ove
 rows and columns.  {noise}"""
 LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
 OTHERS = """\
-Code for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured here,
-because it does not run on this one."""
+Code mainly for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured
+here, because it seldom runs on this one."""
 
 
 # ---- judging -----------------------------------------------------------------------------------

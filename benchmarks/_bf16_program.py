@@ -30,7 +30,7 @@ MULTIPLIERS = (1.0, 1e1, 1e2, 1e3, 1e4)
 INNER_TOLS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
 # Number of random x.  The x of the thesis is not known.
 SOLUTIONS = 3
-# The forward and the backward error, in 2-norms, that are asked for.
+# The forward and the backward error that are asked for, in 2-norms of vectors and the Frobenius norm of A.
 BOUND = 4.44e-16
 # As in the first example of the program.  Its default is 20, too few for its larger tolerances.
 MOST_CYCLES = 50

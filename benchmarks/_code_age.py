@@ -65,7 +65,7 @@ def results_before_their_code(root=ROOT, folder=RESULTS):
 def _parts_of_script(script, root):
     """Return the paths of a script and of the files in its folder that it needs.
 
-    They are its CUDA sources, and the modules that it names and whose names begin with _.
+    They are the CUDA sources that it names, and the modules that it imports.
     """
     found, todo = [], [script]
     while todo:
@@ -73,11 +73,23 @@ def _parts_of_script(script, root):
         if path in found or not path.exists():
             continue
         found.append(path)
-        words = re.findall(r"\w+(?:\.cu\b)?", path.read_text(encoding="utf-8"))
-        names = {word if word.endswith(".cu") else f"{word}.py" for word in words}
-        names = {name for name in names if name.startswith("_") or name.endswith(".cu")}
-        todo += [script.parent / name for name in sorted(names)]
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r"\w+\.cu\b", text)
+        if path.suffix == ".py":
+            names += [f"{name}.py" for name in _imported(ast.parse(text))]
+        todo += [script.parent / name for name in sorted(set(names))]
     return [str(path.relative_to(root)) for path in found] or [str(script.relative_to(root))]
+
+
+def _imported(tree):
+    """Return the names of the modules that a module imports."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+    return found
 
 
 def _has_other_code(root, commit, path):

@@ -82,7 +82,7 @@ def page(table, facts, how):
 
 
 def left_out(rows):
-    """Return the rows of skipped matrices, without the row that counts the matrices above the largest n."""
+    """Return the rows of skipped matrices, without the row that counts those outside the limits of n."""
     return [r for r in rows if r["status"] == "SKIPPED" and not glob.has_magic(r["matrix"])]
 
 

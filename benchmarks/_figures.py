@@ -1,4 +1,4 @@
-"""Helpers of all figures: axes with units, a legend that covers no curve, the source of the numbers."""
+"""Helpers of figures: axes with units, legends, the source of the numbers."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ def figure(title, xlabel, ylabel, *, panels=1):
 
 
 def curve(place, count):
-    """Return the look of the curve at a place of `count`; those drawn first are wider, so all are seen."""
+    """Return the look of curve number `place` of `count`; the first curves are wider, so all are seen."""
     later = count - 1 - place
     return {
         "color": COLOURS[place % len(COLOURS)],

@@ -25,8 +25,8 @@ class Factors(NamedTuple):
     correct : callable, (n, k) -> (n, k)
         Applies the factors in FP64.
     start : callable, (n,) -> (n,)
-        The first x of CG-IR: with FP16 factors the solutions of both triangular systems are rounded to
-        FP16, with FP32 factors both are computed in FP32.
+        Makes the first x of CG-IR, and with FP32 factors also of GMRES-IR.  With FP16 factors the solutions
+        of both triangular systems are rounded to FP16; with FP32 factors both are computed in FP32.
     shift : int
         In units of the roundoff.
     """

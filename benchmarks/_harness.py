@@ -22,7 +22,7 @@ SHORT, SHORT_WARM_UPS = 0.5, 5
 
 
 def arguments(question):
-    """Return a parser with the options that every benchmark has."""
+    """Return a parser with the options that most benchmarks have."""
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--json", type=pathlib.Path, help="write the results here")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each time (median)")

@@ -180,6 +180,6 @@ SHAPE, SEED = (1024, 1280, 8), 20
 
 @cache
 def kept_operands(low):
-    """Return the operands of the hashes."""
+    """Return the operands of the products whose hashes are kept."""
     m, n, steps = SHAPE
     return operands(low, m, n, steps * (8 if low == "tf32" else 16), SEED)

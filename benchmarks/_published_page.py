@@ -95,8 +95,9 @@ OURS = {
         "count': the rows, then the columns, are divided by their largest entries, and all entries are "
         "multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by the rounded inverses of the pivots; the "
         "first x, and the corrections of LU-IR, are in BF16 with every operation rounded; GMRES has left "
-        "preconditioning; the forward and the backward error, in 2-norms, must be below 4.44e-16, in at most "
-        "50 cycles. The smallest count over the five multipliers and eight tolerances is taken; of those for "
+        "preconditioning; the forward and the backward error, in 2-norms of vectors and the Frobenius norm "
+        "of A, must be below 4.44e-16, in at most 50 cycles. The smallest count over the five multipliers "
+        "and eight tolerances is taken; of those for "
         f"{SOLUTIONS} random x, the median, and in brackets the range. 'multiplier 1' is the same with that "
         "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
         "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa scaled' is in the "
@@ -117,8 +118,9 @@ OURS = {
         "first x is rounded to FP16."
     ),
     "spd": (
-        "FGMRES or CG by `tcsolve.refine`, whose cycles aim at the bound, with the same stopping test and "
-        "one random b. 'as they count': a cycle ends at a reduction by 1e-4 (1e-2 if the products are in "
+        "FGMRES or CG by `tcsolve.refine`, whose cycles aim at the bound, for one random b. The bound is n u "
+        "as theirs, but only their backward error has ||b|| in its denominator. 'as they count': their "
+        "backward error; a cycle ends at a reduction by 1e-4 (1e-2 if the products are in "
         "FP64 and the factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
         "preconditioned residual, CG the residual; the first x is in FP32 with factors in FP32, and CG "
         f"rounds it to FP16 with factors in FP16. For {COUNTED} b the median, and in brackets the range. All "

@@ -1,6 +1,6 @@
 """Candidate rules of how tensor cores add, to compare with what a device returns.
 
-A rule is slower and more general than `tcsolve._arithmetic.block_sums`, which has the rule of the papers.
+They are more general than the one rule of `tcsolve._arithmetic.block_sums`, and computed more slowly.
 """
 
 import itertools
@@ -75,7 +75,7 @@ def grid(depth):
 
 
 def variations(rule):
-    """Return rules whose results differ from those of this one only for small numbers and zeros."""
+    """Return rules that differ from this one for small numbers and zeros; the `normalized` ones for all."""
     leasts = (-1000, -149, *range(-136, -123))
     return [
         replace(rule, least=least, normalized=normalized, zero=zero, counts_zeros=counts)

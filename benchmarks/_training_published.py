@@ -116,7 +116,7 @@ def close(ours, theirs):
 
 
 def explained(row, what, theirs):
-    """Return the verdict on a figure: AGREE, UNEXPLAINED or a letter of `REASONS`; None without a figure."""
+    """Return the verdict on a figure: AGREE, UNEXPLAINED or a reason of `REASONS`; None without a figure."""
     ours = row[what]
     if ours is None:
         return None

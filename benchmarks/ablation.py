@@ -39,8 +39,9 @@ from _harness import (
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 # Turns of the two libraries: `--repeats` times this, as (largest n, factor).
 TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
-# Calls between the check, which makes two calls, and the first turn.  For n above 8192, only the third call
-# of a size records the graphs: the first remembers the size, and the second launches the work once.
+# Calls between the check, which makes one call of an LU or two of a solve, and the first turn.  For n above
+# 8192, only the third call of a size records the graphs: the first remembers the size, and the second
+# launches the work once.
 WARM_UPS = 2
 # Calls of a size after the cache was cleared; rounds for n up to MANY_ROUNDS[0], and for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2
@@ -189,7 +190,7 @@ def first_calls(path, system, full):
 
 
 def bytes_row(path, n, nrhs):
-    """Return the row of bytes planned, exactly and roughly, over the bytes used."""
+    """Return the row of the bytes used, and of the bytes planned, exactly and roughly."""
     import cupy
     import memory
 
@@ -250,12 +251,12 @@ def several(make, names):
 
 
 def one(make, names):
-    """Yield the row make(), or as `several`."""
+    """Yield the row make(), or `names` with the reason why it fails."""
     return several(lambda: [make()], names)
 
 
 def measure(run, path, what, system, full, turns):
-    """Add the row of a path for a system, if it can act there."""
+    """Add the row of a path for a system, unless the time is up."""
     names = names_of(path.name, what, system)
     run.add(one, functools.partial(compare, path, what, system, full, turns), names)
 

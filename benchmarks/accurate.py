@@ -34,7 +34,12 @@ def measure(xp, n, cond, precision, repeats):
     clock, rows = host_seconds if xp is np else device_seconds, []
     for residual in ("fp64", "double-double"):
         run = functools.partial(
-            tcsolve.solve_ex, a, b, precision=Plan(precision), residual=residual, device="auto"
+            tcsolve.solve_ex,
+            a,
+            b,
+            precision=Plan(precision),
+            residual=residual,
+            device="cpu" if xp is np else "cuda",
         )
         found = run()
         seconds = clock(run, repeats)

@@ -10,7 +10,8 @@ of the p particles in the cell.  So a step is one batch of products
 
     V[cell] = R[cell] (V[cell] + h e[cell]) + h e[cell].
 
-With t = h b and [t] the matrix of v -> t x v, R = I + (-[t] + [t]^2) 2 / (1 + |t|^2).
+h is the time step times the charge over twice the mass.  With t = h b and [t] the matrix of v -> t x v,
+R = I + (-[t] + [t]^2) 2 / (1 + |t|^2).
 
 Three checks: both ways agree; without e the speed of every particle is constant, because the step is a
 rotation; in a uniform field a particle rotates by the angle 2 atan |t| per step.

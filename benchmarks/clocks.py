@@ -22,7 +22,7 @@ from tables import source, table
 
 ASKED = "clocks.sm,power.draw.instant,clocks.max.sm,enforced.power.limit"
 EVERY_MS = 20
-# Seconds of work before the measurement starts: the clock falls while the device warms up.
+# Seconds of the measured work, and of the work before it: the clock falls while the device warms up.
 SECONDS, WARM_UP = 1.2, 0.4
 # FP16 operations per clock and multiprocessor of compute capability 9.0.
 HOPPER_FLOPS = 4096
@@ -78,7 +78,7 @@ def watched(run):
 
 
 def timed(run, count):
-    """Return the mean seconds of `run()` on the device and on the host, over a number of calls."""
+    """Return the mean seconds of `count` calls of `run()`, wall clock, from an idle device to an idle one."""
     import cupy
 
     device = cupy.cuda.Device()

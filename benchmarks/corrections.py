@@ -69,14 +69,14 @@ CORRECTIONS = {"fp16": exact, "int8": to_int8, "fp8": to_fp8, "none": None}
 def corrected(rounded):
     """Let the NumPy update with three products round its corrections by `rounded`; None leaves them out."""
     from tcsolve._arithmetic.formats import TOP_EXPONENT
-    from tcsolve._backends.cpu.lu import HostLU, _scale_to_top, _split
+    from tcsolve._backends.cpu.lu import MOST_SCALE, HostLU, _scale_to_top, _split
 
     def operand(self, l, how, at_once=False, bound=None):
         parts = _split(l * np.float32(2.0**TOP_EXPONENT), how.format)
 
         def subtract(c, u, share=None, first=0):
             l_hi, l_lo = (part[first : first + len(c)] for part in parts)
-            scale = np.float32(_scale_to_top(u))
+            scale = np.float32(_scale_to_top(u, MOST_SCALE))
             u_hi, u_lo = _split(u * scale, how.format)
             product = l_hi @ u_hi
             if rounded is not None:

@@ -8,7 +8,7 @@
    device before this step.  The hashes of the device's sums are kept: tests on the host compare with them.
 2. For a sample, each candidate rule (_sum_rules.py) is compared with the device.  First the rules differ in
    the numbers of bits, the rounding, the block, and whether the previous sum is one of the terms.  Then
-   variations of the best rule are compared, which differ only for small numbers and zeros.
+   variations of the best rule are compared, on small numbers and zeros.
 3. The kernel of the emulation, the products of `gemm` and the update of the LU are compared with the
    emulation on the host, bit for bit.
 4. The speed of both emulations is measured.
@@ -145,7 +145,7 @@ def sample(instruction, a, b, c, found, families=FAMILIES):
 
 
 def score(parts, rule):
-    """Return in how many results a rule agrees: all of them, and only those that are normal numbers."""
+    """Return the number of results in which a rule agrees, and how many of these are normal numbers."""
     agree = normal = 0
     for terms, before, after in parts:
         same = one_step(rule, terms, before) == after
@@ -163,8 +163,8 @@ def rules_of(instruction, arrays, pool):
         outputs = sum(after.size for *_, after in parts)
         rules = grid(instruction.depth) if best is None else variations(best)
         scores = list(pool.map(functools.partial(score, parts), rules))
-        # Rank the first grid by normal results: its rules differ in these.  The variations differ in the
-        # others.
+        # Rank the first grid by normal results: its rules differ in these.  The variations differ mainly in
+        # the others.
         ranked = sorted(
             zip(rules, scores, strict=True),
             key=lambda pair: pair[1][::-1] if best is None else pair[1],
@@ -278,7 +278,7 @@ def compile_ahead(pool, unit, arch):
         for low, sums in unit.sums.items()
     ]
     if compiler.supported("gemm_wgmma", arch):
-        common = {"T_LOW": "fp16", "TRANS_A": 0, "TRANS_B": 0}
+        common = {"T_LOW": "fp16", "TRANS_A": 0, "TRANS_B": 0, "SCALED": 0}
         needed += [
             ("gemm_wgmma", common | {"REFINE": level, "CLUSTER": cluster})
             for level in (0, 3)

@@ -4,8 +4,8 @@
     python benchmarks/gemm.py --from benchmarks/results/gemm.json     # only the figures; no GPU
 
 Some rows of every result must meet the bound of gemm_bound before its time is printed; for SGEMM it is the
-textbook bound.  The largest and the mean error are compared with those of SGEMM for the same operands.  Other
-rows: the four transposes of FP16 and INT8 at n = 1024, and the wmma engine without its swizzle.
+textbook bound.  The largest and the mean error are compared with those of SGEMM for the same operands.  Also
+measured: the four transposes of FP16 and INT8 at n = 1024, and the wmma engine without its swizzle.
 """
 
 import functools
@@ -172,7 +172,7 @@ def swizzle(n, repeats):
     """Yield the wmma engine with and without the swizzle of shared memory."""
     import cupy
 
-    from tcsolve._arithmetic.products import choose_product
+    from tcsolve._arithmetic.products import Job, choose_product
     from tcsolve._backends.cuda.gemm import engines
     from tcsolve._backends.cuda.runtime import compiler
 
@@ -180,7 +180,8 @@ def swizzle(n, repeats):
     out = empty_like_result(a, b)
     processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
     product = choose_product("float16", n)
-    work = engines.Work(a, b, None, out, product, 1, 0, compiler.target_arch(), processors)
+    job = Job(a, b, None, out, product, 1, 0, "wmma")
+    work = engines.Work(job, compiler.target_arch(), processors)
     check = checked(Reference(a, b), a, b, engine="wmma")
 
     def run(swizzled):

@@ -3,7 +3,7 @@
     python benchmarks/gemm_page.py     # results/gemm.md and every figure of it from the JSON; no GPU
 
 The page has a section for each figure: the picture, a table, the published statements (_papers.py), and
-whether our results agree with them.  Every number in a sentence comes from the JSON or from _papers.py.
+whether our results agree with them.  Every measured or published number comes from the JSON or _papers.py.
 """
 
 import argparse
@@ -313,7 +313,7 @@ def page(results):
     lines += [
         "All times are medians of device time: the device starts only when the host has launched all timed"
         " calls. Every answer is compared with its bound before it is timed. Published numbers are quoted"
-        " with their source; 'not stated' means that the source gives no number.",
+        " with their source; 'not stated' means that the named part of the source gives no number.",
         "",
     ]
     for title, name, picture, quotes, section in SECTIONS:

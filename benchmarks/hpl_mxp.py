@@ -66,7 +66,7 @@ def generate(xp, n):
 
 
 def powers(base, count, first=None):
-    """Return first, first base, first base**2, ... modulo 2**64 as uint64; by default from base on."""
+    """Return first * base**k modulo 2**64 for k = 0 ... count - 1, as uint64; `first` is by default base."""
     values = [base if first is None else first]
     while len(values) < count:
         values.append(values[-1] * base % MODULUS)

@@ -72,7 +72,7 @@ def solve_small(n, precisions):
     cupy.cuda.set_allocator(None)
     rng = cupy.random.default_rng(5)
     # Well conditioned, so that a single product suffices.  No pivot of `dominant` moves a row; with the rows
-    # in reverse order every pivot does.
+    # in reverse order the pivots of the first half do.
     dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(dominant[::-1])
     for precision in precisions:
@@ -108,7 +108,7 @@ def solve_systems(rng):
         if kind is not None and kind.endswith("triangular"):
             a = cupy.tril(a) if kind.startswith("lower") else cupy.triu(a)
         if kind == "gen":
-            a = a[:, ::-1]  # each pivot moves a row
+            a = a[:, ::-1]  # the pivots of the first half move rows
         b = a @ cupy.ones((slices, n, nrhs), dtype)
         a, b = (a[0], b[0]) if slices == 1 else (a, b)
         solution = tcsolve.solve_ex(a, b, assume_a=kind)

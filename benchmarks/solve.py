@@ -2,8 +2,9 @@
 
     python benchmarks/solve.py --n 1024 4096 16384 --family gauss svd_geo
 
-The matrix and one right-hand side are FP64 on the device.  Peers get their inputs in the layout that is best
-for them; this copy is not timed.  The backward error of every answer is printed; ours must meet its bound.
+The matrix and one right-hand side are FP64 on the device.  cuSOLVER gets copies of its inputs, A in
+column-major order; these copies are not timed.  The copies that CuPy and torch make are timed.  The backward
+error of every answer is printed; ours must meet its bound.
 """
 
 import warnings

@@ -6,7 +6,7 @@ ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 # Clusters exist from CLUSTER_ARCH on.  Every device with clusters can launch PORTABLE_CLUSTER blocks in one.
 # Clusters of 16 blocks need a function attribute, and 16 multiprocessors in one GPC.  From compute capability
-# 11 on, none are launched.
+# 11 on, they are not launched.
 CLUSTER_ARCH = 90
 SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8
@@ -28,7 +28,7 @@ def arch_number(arch):
 
 
 def has_large_memory(number):
-    """Tell whether a block may have 227 KB of shared memory; `number` is from `arch_number`."""
+    """Tell whether launch shapes may take 227 KB of shared memory; `number` is from `arch_number`."""
     return number == 90 or 100 <= number < 110
 
 

@@ -74,7 +74,7 @@ class Batched(NamedTuple):
 
     @property
     def operands(self):
-        """(rows of op(A) or columns of op(B), whether memory is contiguous along k, STORE), for A and B."""
+        """(rows of op(A) or columns of op(B), whether rows in shared memory run along k, STORE), for both."""
         a = (self.size_m, not self.trans_a, self.store_a)
         return a, (self.size_n, bool(self.trans_b), self.store_b)
 

@@ -113,7 +113,8 @@ def _wmma_blocks(m, n, tile):
 
 def wmma_shape(m, n, tile, t_in, low, arch):
     """Return (blocks, threads, bytes of dynamic shared memory) of a launch of gemm_wmma.cu."""
-    # As in wmma_tile.cuh: operands that are split have two buffers; all others have several stages.
+    # As in wmma_tile.cuh: operands that are split before they are stored in shared memory have two buffers;
+    # all others have several stages.
     number, split = arch_number(arch), t_in == "float" and low != "tf32"
     stages = 2 if split or number < 80 else 3 if tile == SQUARE or number < CLUSTER_ARCH else 4
     if tile == SMALL and number >= 80:

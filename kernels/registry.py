@@ -4,7 +4,7 @@ In lu/:
 
 - panel: tcs_panel, LU of a strip with partial pivoting; without a pivot search if the diagonal
   dominates
-- swap_solve: tcs_swap_solve, the swaps of a strip, and U in the other columns of its panel
+- swap_solve: tcs_swap_solve, the swaps of a strip, and U in the columns right of it
 - lower_solve: tcs_lower_solve, the swaps of a wide panel, and U in a few columns; or L^-1
 - merge_swaps: tcs_merge_swaps, tcs_restart, one list of the swaps of all strips of a panel;
   tcs_report, the report of a factorization
@@ -49,7 +49,7 @@ In batched/:
   the layout of the libraries; tcs_pack_cholesky, Cholesky factors as factors of an LU
 
 The entries take integers as `long long` and reals as `double`, so that int and float of Python are
-passed directly; only tcs_held takes two integers as `int`.  The other modules of this package have the
+passed directly; only tcs_held takes two integers as `int`.  The modules `*_shapes` of this package have the
 launch shapes, as pure functions of sizes.  Nothing here imports an array library.
 """
 
@@ -277,7 +277,7 @@ KERNELS = {
             for scaled in ((0, 1) if level == 0 else (1,))
             for trans in _TRANSPOSES
         )
-        # Without clusters, for the update of an LU, and to measure the gain from sharing tiles.
+        # Without clusters: SCALED 0 for the update of an LU, SCALED 1 only for comparisons with clusters.
         + tuple(
             {"T_LOW": low, "REFINE": level, "CLUSTER": 1, "SCALED": scaled} | _TRANSPOSES[0]
             for low in ("fp16", "bf16")

@@ -88,7 +88,7 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     **options
         Options of one problem, such as ``alpha``; see `catalog`. Matrices with a prescribed
         spectrum take ``orthogonal="householder"``. For large n it is much faster than ``"haar"``,
-        but the largest entries stay near the diagonal.
+        but with most spectra the largest entries are on the diagonal.
 
     Returns
     -------

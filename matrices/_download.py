@@ -87,7 +87,7 @@ def record_hash(archive):
     warnings.warn(
         f"{archive.name} was not checked, because its hash is not known; from now on it must match the "
         f"hash recorded in {record}: known_hash='{digest}'",
-        stacklevel=5,
+        stacklevel=4,
     )
 
 

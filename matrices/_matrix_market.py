@@ -27,7 +27,8 @@ SUFFIXES = (".mtx.gz", ".mtx")
 
 # Number of bytes of text in one piece.
 PIECE = 1 << 20
-# Largest number of bytes of a line of numbers, and of the header with its comments.
+# A line is refused if a piece ends after more than LINE of its bytes.  A header, with its comments, is
+# refused if it has more than HEADER bytes.
 LINE = 1 << 16
 HEADER = 1 << 20
 
@@ -81,7 +82,7 @@ def read(source, *, limit_bytes=LIMIT_BYTES, pattern=True):
     MemoryError
         The dense array would exceed ``limit_bytes``. This is raised after reading the header only.
     ValueError
-        The file is malformed, or has a line of more than 64 KiB or a header of more than 1 MiB.
+        The file is malformed, or has a header of more than 1 MiB. A line of more than 64 KiB may be refused.
 
     Notes
     -----
@@ -146,7 +147,7 @@ def _read_header(file):
 
 
 def _stored_entries(header):
-    """Return the number of entries of an array that the file holds."""
+    """Return how many entries of an array are in the file."""
     rows = header.rows
     if header.symmetry == "general":
         return rows * header.columns

@@ -71,7 +71,7 @@ def _read_open(file, name, limit_bytes, pattern):
     if field in "pq" and not pattern:
         raise ValueError("it has no values, only the places of its entries (pattern)")
     if rhs_lines and rhs_lines[0]:
-        next(file)  # Harwell-Boeing: a line about right-hand sides, which come at the end
+        next(file, "")  # Harwell-Boeing: a line about right-hand sides, which come at the end
     dtype = np.dtype(complex if field == "c" else float)
     if min(rows, columns) < 1 or not 0 <= entries <= rows * columns:
         raise ValueError(f"its header says {entries} entries in {rows} rows and {columns} columns")

@@ -78,9 +78,9 @@ class Plan:
 
     Notes
     -----
-    A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r, with products in FP64.  Each of its steps applies
-    the factors once, as a step of the other methods does.  At its start they are applied once more, to r;
-    this does not count as a step.
+    A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r.  Each of its steps applies the factors once, as a
+    step of the other methods does.  At its start they are applied once more, to r; this does not count as a
+    step.
 
     References
     ----------

@@ -229,14 +229,15 @@ class Solution:
         count.
     bound : float
         Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n).  An n
-        below 4 counts as 4, and for complex systems an n below 8 as 8.
+        below 4 counts as 4, and for complex systems an n below 8 as 8.  With `refine(tol=...)`, it is `tol`.
     rcond : float
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
         factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
     history : tuple of HistoryPoint
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
         the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK, cuBLAS
-        or cuSOLVER solves in FP64 without the loop of refinement.
+        or cuSOLVER solves in FP64 without the loop of refinement.  It may be empty if x has no
+        entries or the status is SINGULAR or NOT_POSITIVE_DEFINITE.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
         stack, and a system that cuBLAS or cuSOLVER solves in FP64, has one phase, 'solve' or 'factor', for
@@ -257,8 +258,8 @@ class Solution:
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
         rcond is unknown or x misses the bound.  None if the residual was not 'double-double', if A is
-        singular, or if `solve_ex` divided by a single unknown's coefficient.  For singular matrices of a
-        stack it is NaN.
+        singular or not finite, or if A has one entry, by which `solve_ex` divides b.  For singular matrices
+        of a stack it is NaN.
     note : str
         A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 

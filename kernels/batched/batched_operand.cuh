@@ -4,10 +4,10 @@
 #include "batched/batched_sizes.cuh"
 #include "common/async_copy.cuh"
 
-// An operand of ACROSS entries along m or n, and K along k.  Rows are as in global memory.  The same column of 8 rows
-// is read at a time, and these 8 reads must use different banks.  Therefore units are permuted in rows of whole 16-byte
-// words, and FP32 rows of a multiple of 128 bytes are padded.  (With other paddings, copies would not reach the rate of
-// the memory.)
+// An operand of ACROSS entries along m or n, and K along k.  If STORE is 1, rows are as in global memory.
+// The same column of 8 rows is read at a time, and these 8 reads must use different banks.  Therefore units
+// are permuted in rows of whole 16-byte words, and FP32 rows of a multiple of 128 bytes are padded.  (With
+// other paddings, copies would not reach the rate of the memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;

@@ -243,7 +243,8 @@ struct BlockLU {
 
     // Subtracts A X from tiles of x; rows and columns are counted in tiles.  X are the rows of x at the `depth` positions
     // from `from` on, and a_rows(i)[k] is the entry of A for the row at position i and the row of X at position k.
-    // A warp takes two by two tiles; where there is one row or column of tiles too few, it computes one of them twice.
+    // A warp takes two by two tiles.  If the number of rows or columns of tiles is odd, it computes the last
+    // one twice.
     __device__ __forceinline__ void update(
         const Rows& a_rows, int first_row, int last_row, int first_column, int last_column, int from, int depth
     ) const {

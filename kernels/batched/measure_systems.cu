@@ -54,7 +54,7 @@ tcs_sizes(
         }
         if (writes) out[2] = grown;
     } else {
-        // 32 columns and some rows; neighbouring threads read neighbours in memory.
+        // 32 columns and some rows; neighbouring threads read neighbours of a row.
         __shared__ double rests[WARPS][WARP], of_x[WARPS][WARP];
         const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
         const Index parts = (n + ROWS - 1) / ROWS, block = blockIdx.x - 2;

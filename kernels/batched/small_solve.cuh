@@ -31,7 +31,7 @@
 #include "common/probe.cuh"
 #include "common/sum.cuh"
 
-// Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger.
+// Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger than with two.
 constexpr int PROBES = sizeof(T_A) == sizeof(double) ? 1 : 2, SIDES = 1 + PROBES;
 constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
 

@@ -6,7 +6,7 @@
 //   x        [count][n][k].
 //   board    has the last two rows for each right-hand side: k rows max |b - A x|, then k rows max |x|.
 //
-// A right-hand side whose answer misses the bound is corrected once, with the factors at hand.
+// An answer that misses the bound is corrected once, with the factors at hand.
 //
 // Grid: any number of blocks, of THREADS threads.  Shared memory: see `Room`.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), WIDTH, THREADS, MOST, RESIDENT (blocks on a multiprocessor).

@@ -1,11 +1,11 @@
-// Solves and verifies systems of at most MOST unknowns in one launch.  LANES threads of a warp take a matrix; lane i has
-// the rows i, i + LANES, ... in registers.  small_solve.cuh describes the arguments.
+// Solves and verifies systems of at most MOST unknowns in one launch.  A team, LANES threads of a warp, takes
+// a matrix; lane i has the rows i, i + LANES, ... in registers.  small_solve.cuh describes the arguments.
 //
 // A warp copies its matrices to shared memory, where they stay for the residual.  Rows are not moved: in each step the
 // pivot row is sent to all lanes of the team, and its lane notes the step.
 //
-// Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: Places of its teams unless LANES is 1,
-// then SIZE entries for each team, rounded up to 16 bytes.
+// Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: a Places for each team (none
+// if LANES is 1), followed by SIZE entries for each team, rounded up to 16 bytes.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS, RESIDENT (blocks on a multiprocessor).
 
 #include "batched/small_solve.cuh"

@@ -1,8 +1,8 @@
 // One operation of a tensor core, in integers: a block of products is added to an FP32 number.
 //
-// The terms are truncated to multiples of 2^(e - DEPTH), where e >= LOWEST is the largest exponent of a term, and then
-// added exactly.  The sum is truncated to FP32.  NumPy does the same in tcsolve/_arithmetic/block_sums.py, and
-// tcsolve/_arithmetic/tensor_cores.py has the numbers of each GPU.
+// The terms are truncated to multiples of 2^(e - DEPTH), where e is the largest exponent of a term, but at
+// least LOWEST.  Then they are added exactly.  The sum is truncated to FP32.  NumPy does the same in
+// tcsolve/_arithmetic/block_sums.py, and tcsolve/_arithmetic/tensor_cores.py has the numbers of each GPU.
 #pragma once
 
 constexpr int FRACTION_32 = 23, LEAST_32 = -126, BIAS_32 = 127, INFINITE_32 = 255;
@@ -32,7 +32,7 @@ __device__ __forceinline__ Number read_number(unsigned bits, int fraction, int l
         if (field) size |= 1 << FRACTION_32;
         const int below = exponent < least ? least - exponent : 0;
         const int shift = FRACTION_32 - fraction + below;
-        size = shift < 32 ? size >> shift : 0;  // drops only zeros of a number of the format
+        size = shift < 32 ? size >> shift : 0;  // in a number of the format, the dropped bits are zero
         exponent += below;
     }
     return {bits & SIGN_32 ? -size : size, exponent};

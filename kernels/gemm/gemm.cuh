@@ -1,4 +1,5 @@
-// What all GEMM kernels use: scales, words of operands, tensor-core instructions, and the last step of a product.
+// What all GEMM kernels on tensor cores use: scales, words of operands, instructions, and the last step of a
+// product.
 //
 // A word is 32 bits along k: two numbers of a 16-bit format, one TF32 number, or four INT8 numbers.  In words, all
 // mma.sync shapes used here have the same fragments.  A slice of k is 8 words; with g = lane / 4, t = lane % 4

@@ -87,7 +87,7 @@ struct Ring {
 struct Shared {
     unsigned stages, full, empty, sent;  // addresses in shared memory
     volatile int* tile;  // for each stage that begins a tile: the number of the tile
-    volatile int* mail;  // the same numbers as block 0 of the cluster sent them
+    volatile int* mail;  // the numbers of tiles that block 0 of the cluster has sent
 
     __device__ __forceinline__ unsigned a(int stage, int part) const {
         return stages + stage * STAGE_BYTES + part * BYTES_A;

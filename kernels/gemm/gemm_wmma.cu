@@ -10,9 +10,9 @@
 // It is 7, 13 and 17 times as fast as the naive engine at n = 1024, 2048 and 4096 (H200, FP16,
 // benchmarks/results/gemm.json).
 //
-// Small tiles are for small products, which have fewer large tiles than there are multiprocessors.  With small tiles
-// n = 1024 ran at 159 TFLOP/s instead of 96, but n = 2048 at 241 instead of 329 (H200; one comparison, of which no
-// results file is kept).
+// Small tiles are for small products, whose large tiles would leave many multiprocessors idle.  With small
+// tiles n = 1024 ran at 159 TFLOP/s instead of 96, but n = 2048 at 241 instead of 329 (H200; one comparison,
+// of which no results file is kept).
 //
 //   a, b   TRANS_A 0: a is op(A), m x k, rows contiguous; 1: a is its transpose, k x m, rows contiguous.
 //          TRANS_B 0: b is op(B), k x n; 1: its transpose, n x k.  Leading dimensions ld_a, ld_b, in entries.

@@ -2,7 +2,7 @@
 //
 //   x         T_LOW planes u, v and u + v of a complex matrix (rows, columns), row-major: leading dimension ld, `plane`
 //             entries apart.  For BF16 there are six planes; a number is the sum of its parts in planes i and i + 3.
-//   z         complex double; rows are z_row, and columns z_col (or 1), entries apart.
+//   z         complex double; rows are z_row entries apart, columns z_col, or 1 where z_col is no argument.
 //   products  T_A[3][rows][columns] contiguous: the products of u, of v, and of u + v of two factors.
 //   scale     null, or a power of two for each row.
 //

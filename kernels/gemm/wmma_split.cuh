@@ -70,8 +70,8 @@ struct Splitter {
 };
 
 // FP32 operands for a 16-bit format.  While tile s is multiplied, tile s + 1 is split and stored to shared memory, and
-// tile s + 2 is loaded into its registers.  A thread stores and loads one run after every few products, so that the
-// tensor cores and the other units work at the same time.
+// tile s + 2 is loaded into the registers that held tile s + 1.  A thread stores and loads one run after
+// every few products, so that the tensor cores and the other units work at the same time.
 template <typename T>
 struct Split {
     static constexpr int PART_BYTES = BLOCK_M * BLOCK_K * 2, BUFFER_BYTES = 4 * PART_BYTES;

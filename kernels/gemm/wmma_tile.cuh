@@ -10,7 +10,7 @@ static_assert(SCALED || (SAME<T_IN, T_LOW> && REFINE == 0), "only FP32 operands 
 using Acc = typename Accumulator<T_LOW>::type;
 
 constexpr bool SMALL = TILE == 0, WIDE = TILE == 2;
-static_assert(!(SCALED && WIDE), "FP32 tiles take the registers of wide ones");
+static_assert(!(SCALED && WIDE), "FP32 operands leave no registers for wide tiles");
 static_assert(!(SCALED && SMALL), "FP32 tiles are spread over 256 threads");
 
 constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of a tile of C

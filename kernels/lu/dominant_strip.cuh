@@ -17,7 +17,7 @@ constexpr float DOMINATED = 1.0f - 0x1p-6f;
 constexpr float LEAST = 0x1p-100f, MOST = 0x1p100f;
 
 constexpr int EDGE = WARP;  // columns that a warp solves for at a time
-static_assert(STRIP % EDGE == 0 && STRIP <= ALL, "32 rows are the diagonal's or none of them is");
+static_assert(STRIP % EDGE == 0 && STRIP <= ALL, "a warp's 32 rows are all rows of the diagonal, or none is");
 
 // Rows of L that a warp solves for.  They are padded, so that lanes that read one row each have no bank conflicts.
 struct Slab { float at[WARP][STRIP + 4]; };

@@ -2,10 +2,11 @@
 //
 //   tcs_pack_l: L (m x k)  ->  P (m x PRODUCTS k)      tcs_pack_u: U (k x r)  ->  Q (r x PRODUCTS k)
 //
-//   PRODUCTS 1:  P = [hi],            Q = [hi]^T        with hi = rn(s x), lo = rn(s x - hi), where
-//   PRODUCTS 3:  P = [hi | lo | hi],  Q = [lo; hi; hi]^T    s x and s x - hi are exact in FP32,
+//   PRODUCTS 1:  P = [hi],            Q = [hi]^T
+//   PRODUCTS 3:  P = [hi | lo | hi],  Q = [lo; hi; hi]^T
 //
-// so P Q^T = L_hi U_hi + L_lo U_hi + L_hi U_lo in one product with inner dimension 3 k.
+// with hi = rn(s x), lo = rn(s x - hi), where s x and s x - hi are exact in FP32.  With PRODUCTS 3,
+// P Q^T = L_hi U_hi + L_lo U_hi + L_hi U_lo in one product with inner dimension 3 k.
 // s is a power of two, an argument for L and in device memory for U (see find_operand_scale.cu).
 // Everything is row-major: L and U FP32 with leading dimensions lda and ldu, P and Q contiguous.
 //

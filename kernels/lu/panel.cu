@@ -119,7 +119,7 @@ tcs_panel(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange exchange;
-    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // other shapes have no register for it
+    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // others have no register for the address
     Exchange& x = AT_HAND ? at_hand(exchange) : exchange;
     __shared__ BlockRow row;
     __shared__ int home[STRIP];

@@ -4,7 +4,7 @@
 // The alternative is to update a leaf just before it is factored, in the registers of the threads that search it.  Then
 // every column is written only once, and fewer columns are read.  The bits are the same, but it took 15 % longer at
 // 8192 to 16384 rows and as long at 32768 (H200, clock64; no results file is kept), because the products, not the
-// bytes, determine the time of the update by tiles.
+// bytes, determine the time of update_rest.
 #pragma once
 
 #include "lu/strip_rows.cuh"

@@ -199,7 +199,7 @@ __device__ __forceinline__ void load(Leaf& leaf, const float* a, Index lda, int 
 }
 #endif
 
-// BY threads call it, each with its number `thread`.
+// BY threads call `store`, each with its number `thread`.
 template <int BY>
 __device__ __forceinline__ void store(
     const Leaf& leaf, Columns columns, float* a, Index lda, int done, int w, bool vector, int thread

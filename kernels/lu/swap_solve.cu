@@ -1,4 +1,4 @@
-// Applies the swaps of a strip to columns of its panel, and solves for the strip's rows of U right of it.
+// Applies the swaps of a strip to other columns, and solves for the strip's rows of U right of it.
 //
 //   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
 //   stop   the strip's last column + 1; the columns from there on are solved for.
@@ -7,9 +7,9 @@
 //          are solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, rows on 16-byte boundaries: L11 in its unit lower triangle.
 //          Rows 0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.
-//   apart  0, or a block size.  With a block size, a and top are w x w, and every diagonal block of a is multiplied by
-//          the inverse of the same block of L11 from the left.  The blocks are apart x apart; the last may be smaller.
-//          Then stop is 0, and no row moves.
+//   apart  0, or a block size, at most 128.  With a block size, a and top are w x w for any w, and every
+//          diagonal block of a is multiplied by the inverse of the same block of L11 from the left.  The
+//          blocks are apart x apart; the last may be smaller.  Then stop is 0, and no row moves.
 //
 // Defines COLUMNS (8, 16 or 64), the columns of a block.  A block with few columns ends sooner; the columns of a block
 // share one copy of L11.

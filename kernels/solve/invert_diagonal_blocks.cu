@@ -124,8 +124,9 @@ __device__ __forceinline__ void multiply(T_IN (&sum)[ROWS], const T_IN (*a)[TILE
     }
 }
 
-// Makes inverses of triangles of 2 SIZE tiles from those of SIZE tiles.  Two such triangles begin at tiles `left` and
-// `top`.  Every warp computes ROWS rows of a tile (i, j) of the square block between them: i >= top > j >= left.
+// Makes inverses of triangles of 2 SIZE tiles from those of SIZE tiles.  Two triangles of SIZE tiles begin at
+// tiles `left` and `top`.  Every warp computes ROWS rows of a tile (i, j) of the square block between them:
+// i >= top > j >= left.
 template <int SIZE>
 __device__ __forceinline__ void join(Triangle& x) {
     constexpr int BETWEEN = TILES / 2 * SIZE;          // tiles

@@ -215,7 +215,7 @@ tcs_solve_triangle(
 #if BLOCKS
     __shared__ __align__(16) Arrivals arrivals;
     if (threadIdx.x < BLOCKS - 1) set_up_barrier(arrivals.in[threadIdx.x]);
-    meet();  // a block may send to another only after that has set up its barriers
+    meet();  // a block may send to another only after the other one has set up its barriers
 #endif
     for (int turn = 0;; ++turn) {
         const int first = draw(ticket, turn, rank), step = first + rank;

@@ -33,7 +33,7 @@ PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 
 # Operands are scaled so that their largest entry is near 2**14 before they are rounded.  The largest FP16
 # number, 65504, is about four times that.  With a lower scale, more small entries would fall below 2**-24,
-# the smallest FP16 number.
+# the smallest positive FP16 number.
 TOP_EXPONENT = 14
 
 # The inverse of a diagonal block D of factors is used only if the condition number || |D^-1| |D| || is at

@@ -41,7 +41,8 @@ LEVELS = {
 }
 
 # With refinement, a sum on the tensor cores has at most CHAIN terms before it is added to an FP32 register.
-# It has at least SHORTEST_CHAIN terms, the depth of one instruction, except at the end of k.
+# It has at least SHORTEST_CHAIN terms, the depth of one instruction, except at the end of k.  The engine
+# 'cublas' has no such limit: it sums all k terms.
 CHAIN = 64
 SHORTEST_CHAIN = {"fp16": 16, "bf16": 16, "tf32": 8}
 

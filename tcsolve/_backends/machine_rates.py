@@ -58,7 +58,7 @@ SHIPPED = MachineRates(
 
 
 def hardware(gpu):
-    """Return what the rates depend on, with the name of the GPU."""
+    """Return the hardware that the rates depend on; `gpu` is the name of the GPU."""
     return {"cpu": cpu_name(), "cores": cores(), "gpu": gpu}
 
 

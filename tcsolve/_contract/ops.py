@@ -20,7 +20,7 @@ __all__ = ["Begun", "Ops", "RowStats"]
 class RowStats(Protocol):
     """The largest |a_ij| of each row, and the sum of |a_ij| over each row.
 
-    Each may be computed only when it is read.
+    Neither has to be computed before it is read.
 
     Attributes
     ----------
@@ -105,15 +105,16 @@ class Ops(Protocol):
     def free_bytes(self, enough):
         """Return the number of bytes that can be allocated, or a smaller number of at least `enough`.
 
-        Memory that is cached for later solves is freed if it is needed for that.  The result is infinite if
-        the number is not known before an allocation.
+        If fewer than `enough` bytes are free, memory that is cached for later solves is freed.  The result is
+        infinite if the number is not known before an allocation.
         """
 
     def guarded(self, function, again=True):
         """Return a function that calls `function`, and raises a DeviceMemoryError if memory is full.
 
-        If cached memory can be freed, and `again` is True, `function` is called a second time first.  On the
-        host, errors are not changed, but a fork by another thread waits for the end of the call.
+        Before the error, cached memory is freed.  If there was any, and `again` is True, `function` is called
+        a second time.  On the host, errors are not changed, but a fork by another thread waits for the end of
+        the call.
         """
 
     def replayed(self, w, name, body):

@@ -17,7 +17,7 @@ class StackFactors(Protocol):
     info : array of int32, shape (m,)
         Not zero for each matrix with a factorization that broke down.
     nbytes : int
-        The bytes that the factors keep; only factors of general matrices have this attribute.
+        The bytes that the factors keep; factors of matrices that are not general need not have this.
     """
 
     info: Any
@@ -199,8 +199,8 @@ class Stacks(Protocol):
         info : array of int32, shape (1,), or None
             The info of the factorization.
         board : array, shape (9 + 2 k, 1), float64, contiguous
-            Zeros before the call.  Receives the rows `seen` of `read_as`, then the rows `out` of
-            `measure`.
+            Zeros before the call, or after a call of `read_as` that has filled the rows `seen`.  Receives the
+            rows `seen` of `read_as`, then the rows `out` of `measure`.
         residuals : array, shape (k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
         """

@@ -140,8 +140,8 @@ def residual_error(factors, a, x, r, b):
       in the range of A; without this part, g is zero.
 
     In both cases x is the exact solution of a problem whose A and b differ by about this error [1]_.  In the
-    formulas, A, x and g stand for A D, D^-1 x and D g: D brings all columns of A to a similar size, so that a
-    small column also changes by little.
+    formulas, A, x and g stand for A D, D^-1 x and D g: D brings all columns of A to a similar size, so that
+    the change of a small column is small relative to this column.
 
     References
     ----------

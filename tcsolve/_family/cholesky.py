@@ -102,7 +102,8 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
 def _described(a, lower):
     """Return a copy of the Hermitian matrices that one triangle of a describes."""
     square = a.ndim == 2 and a.shape[0] == a.shape[1] and a.dtype.char in "fdFD"
-    if square and scipy.linalg.ishermitian(a):  # compiled code; True nearly always
+    # This test is compiled code, and nearly every a passes it.
+    if square and scipy.linalg.ishermitian(a):
         return a.copy(order="K")
     return interpret(np, a, "positive definite", lower)
 

@@ -57,7 +57,8 @@ class LeastSquares:
         much, relative to their norms.  It is computed in FP64 from the arguments, x and the residual r:
         from ``b - r - A x`` and from ``A^H r``.  None for the other methods.
     bound : float
-        Largest backward error of a verified answer: the unit roundoff times sqrt(m).  0 for other methods.
+        Largest backward error of a verified answer: the unit roundoff times sqrt(m).  An m below 4 counts as
+        4, and for complex problems an m below 8 as 8.  0 for the other methods.
     iterations : int
         Number of corrections; each one corrects all columns.
     rcond : float
@@ -129,11 +130,11 @@ def lstsq(
     Returns
     -------
     x : array, shape (..., n) or (..., n, k)
-    residues : array, shape (k,) or ()
+    residues : array, shape (..., k) or (...)
         As in SciPy: empty for 'gelsy', if m <= n, or if A does not have full rank.
-    rank : int
-    s : array, shape (min(m, n),), or None
-        The singular values; None for 'gelsy'.
+    rank : int, or array of int, shape (...)
+    s : array, shape (..., min(m, n)), or None
+        The singular values; for 'gelsy' None, unless CuPy solves.
 
     Raises
     ------
@@ -214,8 +215,8 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
     Notes
     -----
     FP32 factors correct r and x in ``r + A x = b, A^H r = 0``, whose residuals are computed in FP64 [1]_.
-    If A is small, wide, in FP32, or too ill-conditioned for them, SciPy's 'gelsy' or CuPy's `lstsq` solves
-    the problem, and `reason` says so.
+    If m < n, if the problem is small, if the answer is in FP32, or if A is too ill-conditioned for FP32
+    factors, SciPy's 'gelsy' or CuPy's `lstsq` solves the problem, and `reason` says so.
 
     References
     ----------

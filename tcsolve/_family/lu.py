@@ -181,7 +181,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
     Warns
     -----
     LinAlgWarning
-        rcond is below machine epsilon, or not known, if `tcsolve.factor` made the factors.
+        If `tcsolve.factor` made the factors: rcond is below machine epsilon, or not known.
     AccuracyWarning
         The backward error of x misses the bound.
 

@@ -41,7 +41,7 @@ def _inv_as_numpy(a):
 
 
 def _det_as_numpy(a):
-    """As numpy.linalg.det: the determinant has the dtype of A."""
+    """As numpy.linalg.det: the determinant has the dtype of A, or float64 if A holds integers."""
     if not (_is_usual(a) and a.ndim >= 2 and a.shape[-1] == a.shape[-2] and a.size):
         return _det(a)
     wide = a.astype(np.result_type(a, np.float64), copy=False)

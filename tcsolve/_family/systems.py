@@ -101,7 +101,7 @@ class _Factored:
         return ldexp(xp, b, -of_a - of_x) - near.product(x), near.size(x), of_a + of_x
 
     def _near_one(self):
-        """Return (system, e), where the matrix of the system is 2**-e A, with entries near 1."""
+        """Return (system, e), where the matrix of the system is 2**-e A; by default A is not scaled."""
         return self, 0
 
 

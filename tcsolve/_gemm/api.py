@@ -83,6 +83,8 @@ def gemm(
     InputError
         The shapes do not match, a dtype or value is not supported, `out` overlaps itself or an operand, or
         `rtol` cannot be met.
+    DeviceError
+        The device does not have `engine` or the format of `precision`, or it cannot be used now.
     DeviceMemoryError
         The device has too little memory; no array has been changed.
 
@@ -175,6 +177,8 @@ def gemm_batched(
     ------
     InputError
         As in `gemm`, or `engine` is not 'auto'.
+    DeviceError
+        As in `gemm`, or one product needs more shared memory than the device has.
     DeviceMemoryError
         The device has too little memory.  a, b and c are unchanged.  `out` is unchanged too, unless the
         matrices are multiplied one by one and `out` is not c; then it may hold the first results.
@@ -197,7 +201,7 @@ def gemm_batched(
 
 
 def _product(check, a, b, c, out, options):
-    """Return the product; `check` makes its `Task`, unless one with the same key was computed before."""
+    """Return the product; `check` makes its `Task`, unless a product with the same key is known."""
     key, result = _repeated(check, a, b, c, out, options)
     if result is not None:
         return result

@@ -29,7 +29,7 @@ def multiply_narrowed(ops, job):
 
 
 def _narrow(ops, x, axis, beside_inf):
-    """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1).
+    """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1].
 
     Entries that underflow are negligible, unless the other operand may have an Inf (`beside_inf`): then 0 x
     Inf would be NaN, so they become the smallest normal number.

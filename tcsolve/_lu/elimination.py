@@ -282,7 +282,8 @@ class _Panel:
         """Swap rows and solve for U in the columns up to `last`.
 
         At the same time, round L of a wide panel, unless `finish` has done that.
-        These columns are few, so substitution is faster than an inverse of L11, unless the panel is square.
+
+        For so few columns, substitution is faster than an inverse of L11, unless the panel is square.
         Substitute even if the inverse exists already, so that no bit depends on the timing.
         """
 

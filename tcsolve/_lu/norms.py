@@ -226,7 +226,10 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
 
 
 def _held_now(ops, a, begun, sweeps, solve_adjoint):
-    """Return the result of `hold` for the first of one or two sweeps, on the host."""
+    """Return the result of `hold` for sweeps[0], on the host.
+
+    The adjoint solution for sweeps[0] is in sweeps[1]; if there is no sweeps[1], it is computed.
+    """
     (sweep, *after), xp = sweeps, ops.xp
     if not after:
         after = [Sweep(None, None, solve_adjoint(ops.signs(sweep.v[:, 0], _beginning(xp))))]

@@ -267,7 +267,7 @@ class _Triangle:
         """Return the coefficients y, and the rounding errors / `beta` after each step; both (k, steps).
 
         The coefficients of a column are those of the last step with small rounding errors, with zeros for
-        the later steps.  If no step has small ones, they are those of the last step.
+        the later steps.  If no step has small rounding errors, the coefficients are those of the last step.
         """
         y = np.zeros((len(self.steps), max(self.steps)), dtype=complex)
         rounding = np.zeros(y.shape)

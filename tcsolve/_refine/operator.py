@@ -60,7 +60,7 @@ def measure(ops, operator, x, b):
 
     The error is ``||r|| / (||A|| ||x||)`` in infinity norms.  With a scaling or an outer system it is the
     largest of this error and those of the other systems.  It is 0 for an exactly zero residual, and NaN if
-    anything is not finite.
+    x is not finite.
     """
     xp = ops.xp
     # This waits for the device.  A step waits again only if there is a scaling or an outer system, or if the

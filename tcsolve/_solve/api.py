@@ -41,8 +41,8 @@ def solve(
     Parameters
     ----------
     a : array_like, shape (..., n, n)
-        A NumPy or CuPy array, or anything that `numpy.asarray` accepts.  float32 and complex64 systems are
-        solved to FP32 accuracy, all others to FP64 accuracy.
+        A NumPy or CuPy array, or anything that `numpy.asarray` accepts.  float32, complex64, float16 and
+        bfloat16 systems are solved to FP32 accuracy, all others to FP64 accuracy.
     b : array_like, shape (n,), or (..., n, nrhs)
         The right-hand sides.  A 1-D b is the same vector for every matrix of a stack.
     lower : bool
@@ -66,14 +66,15 @@ def solve(
         unless a `Plan` forbids it.  'auto' selects the one that is predicted to be fastest.  The names of
         models, such as 'fp16@h200', are those of `Plan`.
     device : {'auto', 'cpu', 'cuda'}
-        The device to solve on.  With 'auto', CuPy arrays stay on their device.  NumPy arrays are solved on a
-        GPU if the predicted time, transfers included, is shorter there.  A process that has not imported CuPy
-        starts the GPU only when the time that its solves would have saved there reaches the time of the
-        start.
+        The device to solve on.  With 'auto', CuPy arrays stay on their device, and stacks of NumPy arrays on
+        the host.  One NumPy system is solved on a GPU if the predicted time, transfers included, is shorter
+        there.  A process that has not imported CuPy starts the GPU only when the time that its solves would
+        have saved there reaches the time of the start.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
-        succeeds up to a condition number of about 1e15; beyond that, an AccuracyWarning says so.
+        succeeds up to a condition number of about 1e15, and sometimes beyond.  If it does not succeed, an
+        AccuracyWarning says so.
 
     Returns
     -------

@@ -213,7 +213,7 @@ def _may_be_definite(ops, a):
         (info,) = ops.host(ops.vendor.factor(a[None], "positive definite", 1).info)
         if not info[0]:
             return True
-    # The factorization on the device failed, but perhaps because of extreme entries; scale on the host.
+    # On a device, the factorization failed, but perhaps because of extreme entries; the host scales them.
     host = as_host(a)
     return not np.isfinite(host).all() or is_positive_definite(host)
 

@@ -48,7 +48,8 @@ def study(
     jobs : int
         Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
     limit_seconds : float, optional
-        Longest time of a run in seconds.  A run that takes longer is ended, and its status is CRASHED.
+        Longest time of a run in seconds.  A run that takes longer is ended, and its status is CRASHED.  The
+        time to read or generate a matrix, and to compute its facts, does not count.
     device : {'auto', 'cpu', 'cuda'}
     seed : int
         Seed of generated matrices and of random right-hand sides.

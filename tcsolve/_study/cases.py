@@ -116,8 +116,9 @@ class Case:
     name : str
         Name in the catalog or in the collection, name of a file, or the caller's name of an array.
     options : dict
-        Arguments of `matrices.generate`; for a file or an array, its SHA-256.  With the key `LEFT_OUT` the
-        case stands for all matrices of the collection that match a pattern, but do not pass the filters.
+        Arguments of `matrices.generate`; for a file, its SHA-256; for an array, its SHA-256 and its dtype.
+        With the key `LEFT_OUT` the case stands for all matrices of the collection that match a pattern, but
+        do not pass the filters.
     filters : Filters
     path : str, optional
         The file, the file with the entries of an array, or the folder of the collection.  It does not
@@ -216,11 +217,14 @@ def load_case(case, seed, rhs):
 
 
 def _is_entry(given):
-    return isinstance(given, Mapping) and any(source in given for source in SOURCES)
+    """Tell whether a dict describes matrices; else its values are arrays, whatever their names."""
+    if not isinstance(given, Mapping):
+        return False
+    return any(source in given and not hasattr(given[source], "__array__") for source in SOURCES)
 
 
 def _expanded(item, folder):
-    """Return the cases of one entry: a string, a path, or a dict with one of `SOURCES`."""
+    """Return the cases of one entry: a string, a path, or a dict with 'text' or one of SOURCES[:3]."""
     if isinstance(item, Case):
         return [item]
     if not isinstance(item, str | os.PathLike | Mapping):

@@ -39,7 +39,7 @@ class Energy(NamedTuple):
 
 
 def measure_energy(problem, plan, device, residual="fp64"):
-    """Return the columns of a row about the energy of solving a problem by a plan, with a residual.
+    """Return the columns of a row about the energy of solving a problem by a plan; `residual` as in `solve`.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def _power_meter(device):
 
     try:
         pynvml.nvmlInit()
-        # The numbers of CUDA and NVML may differ, but the place on the bus is the same.
+        # CUDA and NVML may number the devices differently, but both know the address on the bus.
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(Device().pci_bus_id.encode())
         pynvml.nvmlDeviceGetPowerUsage(handle)
     except pynvml.NVMLError as error:

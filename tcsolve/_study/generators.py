@@ -11,7 +11,7 @@ from tcsolve._errors import InputError
 
 __all__ = ["checked_options", "takes"]
 
-# The bytes of a larger matrix cannot be counted.
+# The number of bytes of a larger complex matrix is above sys.maxsize.
 MOST_N = math.isqrt(sys.maxsize // 16)
 # Options of `matrices.generate` that a study sets for all matrices.
 OF_THE_STUDY = ("seed", "rhs")

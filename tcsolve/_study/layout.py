@@ -1,4 +1,4 @@
-"""The places of a picture: panels, headings and legends that fit its size."""
+"""The layout of a picture: panels, headings and legends that fit its size."""
 
 import textwrap
 

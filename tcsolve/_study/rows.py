@@ -1,4 +1,4 @@
-"""The rows of a study: their columns, and the runs of one matrix that make them."""
+"""The rows of a study: what identifies a row, and the runs of one matrix that make its rows."""
 
 import functools
 import hashlib
@@ -42,8 +42,11 @@ def canonical(data):
     return json.dumps(plain(data), sort_keys=True, separators=(",", ":"))
 
 
-def rows_of(case, plans, settings):
-    """Yield the rows of one matrix, one for each plan; or one row that says why it is skipped."""
+def rows_of(case, plans, settings, ready=lambda: None):
+    """Yield the rows of one matrix, one for each plan; or one row that says why it is skipped.
+
+    `ready` is called before the first run, when the matrix and its facts are known.
+    """
     try:
         problem = load_case(case, settings["seed"], settings["rhs"])
         if problem.cond is not None:  # known without work
@@ -60,6 +63,7 @@ def rows_of(case, plans, settings):
         return
     options = {key: settings[key] for key in ("device", "history", "spectrum")}
     options["reference"] = reference_of(problem, settings["device"])
+    ready()
     for plan in plans:
         row = _row(case, plan, settings) | facts | {"blas_threads": blas_threads()}
         try:

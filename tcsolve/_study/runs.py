@@ -147,7 +147,7 @@ def _point(point):
 
 
 def _spectrum(a, factors):
-    """Return the eigenvalues of A and of M^-1 A, where M is the product of the factors."""
+    """Return the eigenvalues of A and of M^-1 A, M the product of the factors with scaling undone."""
     ladder = ladder_of(factors)
     if ladder.rung is None or ladder.rung.bad_pivot:
         return None

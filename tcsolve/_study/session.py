@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from collections import Counter
 from contextlib import ExitStack
 
 from tcsolve._arguments import require_count, require_number
@@ -56,7 +57,9 @@ def _all_rows(spec, journal, stream, jobs, limit_seconds):
     else:
         tasks = _shared(tasks, jobs)
         new = parallel_rows(tasks, spec.settings, min(jobs, len(tasks)), limit_seconds)
-    plans_of = {key_of(case, None, spec.settings): len(plans) for case, plans in tasks}
+    plans_of = Counter()
+    for case, plans in tasks:
+        plans_of[key_of(case, None, spec.settings)] += len(plans)
     with progress(total, done, stream) as show:
         for row in new:
             if row["key"] in found:  # a matrix that is skipped, shared by several processes
@@ -64,7 +67,7 @@ def _all_rows(spec, journal, stream, jobs, limit_seconds):
             found[row["key"]] = row
             if journal:
                 journal.append(row)
-            show(plans_of.get(row["key"], 1), f"{row['matrix']} {row['plan'] or row['status']}")
+            show(plans_of[row["key"]] or 1, f"{row['matrix']} {row['plan'] or row['status']}")
     return [
         found[key]
         for case in spec.cases

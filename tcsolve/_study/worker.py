@@ -10,7 +10,10 @@ from tcsolve._study.columns import plain
 from tcsolve._study.plans import NamedPlan
 from tcsolve._study.rows import Settings, rows_of
 
-__all__ = ["main", "task_of"]
+__all__ = ["READY", "main", "task_of"]
+
+# The line that says that a matrix and its facts are known, and that the first run begins.
+READY = "{}\n"
 
 
 def task_of(case, plans, settings):
@@ -29,11 +32,15 @@ def main():
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     print(file=answers, flush=True)
+
+    def say_ready():
+        print(READY, end="", file=answers, flush=True)
+
     for line in sys.stdin:
         task = json.loads(line)
         case = Case.from_data(task["case"])
         plans = [NamedPlan(**plan) for plan in task["plans"]]
-        for row in rows_of(case, plans, Settings(task["settings"])):
+        for row in rows_of(case, plans, Settings(task["settings"]), say_ready):
             print(json.dumps(row), file=answers, flush=True)
         print(file=answers, flush=True)
 

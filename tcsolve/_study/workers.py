@@ -13,7 +13,7 @@ from tcsolve._hardware import cores
 from tcsolve._study.columns import SKIPPED
 from tcsolve._study.rows import crashed_row, key_of
 from tcsolve._study.threads import THREAD_VARIABLES
-from tcsolve._study.worker import task_of
+from tcsolve._study.worker import READY, task_of
 
 __all__ = ["parallel_rows"]
 
@@ -27,7 +27,7 @@ def parallel_rows(tasks, settings, jobs, limit_seconds=None):
     settings : Settings
     jobs : int
     limit_seconds : float, optional
-        Time of one run, after which its process is ended.
+        Longest time until the next row; then the process is ended.
     """
     waiting, rows = queue.SimpleQueue(), queue.SimpleQueue()
     for task in tasks:
@@ -101,8 +101,9 @@ class _Crew:
             process.stdin.write(task_of(case, plans, self._settings))
             process.stdin.flush()
         left = {key_of(case, plan, self._settings): plan for plan in plans}
+        is_ready = False  # reading the matrix, and its facts, are no part of a run
         while True:
-            if self._limit is not None:
+            if self._limit is not None and is_ready:
                 timer = threading.Timer(self._limit, self._stop_late, (process, late))
                 timer.start()
             line = process.stdout.readline()
@@ -110,6 +111,9 @@ class _Crew:
                 timer.cancel()
             if line == "\n":
                 return []
+            if line == READY:
+                is_ready = True
+                continue
             if not line.endswith("\n"):
                 break
             row = json.loads(line)
@@ -128,7 +132,7 @@ class _Crew:
         return others
 
     def _started(self):
-        """Return the worker process, a new one if there is none; None at the end."""
+        """Return the worker process, a new one if there is none; None if the study has ended."""
         fresh = False
         with self._lock:
             if self._stop.is_set():

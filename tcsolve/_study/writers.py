@@ -61,7 +61,7 @@ def check_form(path):
 
 
 def written(path, table, columns):
-    """Write a `StudyTable` to a file, completely or not at all; the suffix says how."""
+    """Write a `StudyTable` to a file, completely or not at all; the suffix selects the form."""
     check_form(path)
     temporary = path.with_name(path.name + ".part")
     if path.suffix == ".parquet":

@@ -49,7 +49,7 @@ def warm(archs, stream):
 
 
 def parse_arch(text):
-    """Return the architecture to compile for, as 'sm_90a' for 'sm_90' or '9.0'; raise an InputError."""
+    """Return the architecture to compile for, as 'sm_90a' for 'sm_90' or '9.0'; or raise an InputError."""
     found = re.fullmatch(r"(?:sm_)?(\d{2,3})[af]?|(\d{1,2})\.(\d)", text.strip())
     if found is None:
         raise InputError(

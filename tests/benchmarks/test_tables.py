@@ -33,9 +33,7 @@ def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
         (results / f"{name}.json").write_text(json.dumps({"machine": {"commit": of}, "rows": []}))
 
     def named():
-        return {
-            name: paths for name, _, paths in age.results_before_their_code(tmp_path, results)
-        }
+        return {name: paths for name, _, paths in age.results_before_their_code(tmp_path, results)}
 
     unknown = {"gone.json": None, "none.json": None}
     assert named() == unknown

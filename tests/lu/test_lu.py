@@ -10,7 +10,7 @@ from bounds import host, lu_error
 from watched import Watched
 
 from tcsolve import matrices
-from tcsolve._arithmetic.formats import UPDATES
+from tcsolve._arithmetic.formats import UPDATES, update_named
 from tcsolve._backends.cpu.lu import HostLU, HostRules
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._backends.select import ops_for
@@ -437,11 +437,12 @@ def test_an_update_errs_by_the_roundoff_of_its_operands(update, scale):
 
 
 @pytest.mark.parametrize(
-    "update", [name for name, how in UPDATES.items() if how.storage == "float32"]
+    "update",
+    ["fp16@h200", *(name for name, how in UPDATES.items() if how.storage == "float32")],
 )
 def test_an_update_with_tiny_entries_stays_in_range(update):
     l, u, c = np.full((4, 4), 0.5, "f"), np.full((4, 4), 2.0**-120, "f"), np.zeros((4, 4), "f")
-    HostLU().operand(l, UPDATES[update])(c, u)
+    HostLU().operand(l, update_named(update))(c, u)
     np.testing.assert_array_equal(c, np.full((4, 4), -(2.0**-119), "f"))
 
 

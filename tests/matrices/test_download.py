@@ -199,6 +199,12 @@ def test_a_list_that_is_not_whole_is_fetched_again(listed, fault):
     assert len(matrices.find()) == 4 and len(listed.asked) == 2
 
 
+def test_the_warning_about_a_hash_points_at_the_caller(collection):
+    with pytest.warns(UserWarning, match="was not checked") as caught:
+        matrices.load("HB/tiny")
+    assert caught[0].filename == __file__
+
+
 def test_a_list_that_never_comes_is_told(listed):
     listed.faults = ["other"] * 3
     with pytest.raises(ValueError, match="not the list of the collection"):

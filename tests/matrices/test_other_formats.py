@@ -111,6 +111,13 @@ def test_a_malformed_file_is_refused_with_its_name(tmp_path, text, told):
         read(path)
 
 
+def test_a_file_that_ends_in_its_header_is_refused(tmp_path):
+    path = tmp_path / "short.hb"
+    path.write_text("title\n 4 1 1 1 1\n" + "RUA".ljust(14) + " 2 2 2 0\n(3I4) (3I4) (3E20.0)\n")
+    with pytest.raises(ValueError, match=r"short\.hb is not a readable"):
+        read(path)
+
+
 def test_a_large_matrix_is_refused_after_the_header(tmp_path):
     (tmp_path / "large.rb").write_text(rutherford_boeing("rua", (10**6, 10**6), [1], [], []))
     with pytest.raises(MemoryError, match="limit_bytes"):

@@ -154,10 +154,10 @@ def test_threads_see_one_replacement():
 
 
 class Imagined:
-    """A ladder without numbers, and the predicted seconds of its work after the FP32 factorization."""
+    """A ladder without numbers, and the predicted seconds of its work."""
 
     def __init__(self, n):
-        self.precision, self.made, self.seconds = "fp32", 1, 0.0
+        self.precision, self.made, self.seconds = "fp32", 1, factor_cost("fp32", n, CPU)
         self.system = SimpleNamespace(a=range(n), is_complex=False)
 
     def replace_by_fp64(self):
@@ -173,7 +173,7 @@ def test_the_predicted_time_is_at_most_twice_that_of_the_better_choice_in_hindsi
     ladder, replacement = Imagined(n), Replacement(True)
     condition = SimpleNamespace(keep=lambda made: None)
     solve = {name: pass_cost(name, n, columns, CPU) for name in ("fp32", "fp64")}
-    stay, begin = 0.0, factor_cost("fp64", n, CPU)
+    stay, begin = (factor_cost(name, n, CPU) for name in ("fp32", "fp64"))
 
     for taken in itertools.islice(itertools.cycle(steps), 300):
         replacement.begin(ladder, condition)
@@ -181,6 +181,6 @@ def test_the_predicted_time_is_at_most_twice_that_of_the_better_choice_in_hindsi
         ladder.seconds += passes * solve[ladder.precision]
         replacement.count(ladder, np.full(columns, taken))
         stay, begin = stay + (1 + taken) * solve["fp32"], begin + solve["fp64"]
-        # The last FP32 solve may take longer than what was missing to the time of an FP64 factorization.
+        # The last FP32 solve may lose more time than was missing.
         assert ladder.seconds <= 2 * min(stay, begin) + (1 + max(steps)) * solve["fp32"]
     assert ladder.precision == "fp64" and replacement.after == replacement.solves

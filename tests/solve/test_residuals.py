@@ -128,6 +128,14 @@ def test_no_answer_of_a_singular_matrix_is_called_accurate(n, precision):
     assert found.forward_error is None or not found.forward_error[0] < 0.5
 
 
+@pytest.mark.parametrize("precision", ["fp32", "fp16x3"])
+def test_a_matrix_that_the_factors_show_to_be_singular_late_has_no_error(precision):
+    a = np.array([[7.0, 3, 0], [-4, -4, -9], [15, 11, 18]])
+    found = solve_ex(a, a @ np.ones(3), precision=precision, **DD)
+    assert found.status is not Status.SINGULAR or found.forward_error is None
+    assert not found.status.ok and np.isnan(found.x).all() or found.forward_error[0] >= 0.5
+
+
 @pytest.mark.parametrize("cond", 10.0 ** np.arange(1, 19))
 def test_an_answer_that_is_called_accurate_is(cond):
     for seed in range(4):

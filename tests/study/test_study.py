@@ -576,6 +576,9 @@ def deadly(tmp_path, monkeypatch):
         "            os.kill(os.getpid(), 9) if os.environ['DEADLY'] == 'kill' else time.sleep(60)\n"
         "        return run(problem, plan, **options)\n"
         "    rows.run_plan = run_plan\n"
+        "    facts = rows.facts_of\n"
+        "    if os.environ['DEADLY'] == 'facts':\n"
+        "        rows.facts_of = lambda problem: time.sleep(3) or facts(problem)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     return monkeypatch
@@ -596,6 +599,20 @@ def test_a_process_that_dies_or_hangs_loses_one_run(deadly, how, told):
     assert told in bad[0]["reason"]
     assert [row["status"] for row in table.rows].count("CONVERGED") == 8
     assert table.summary()[1]["crashed"] == 1
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_the_facts_of_a_matrix_are_no_part_of_its_first_run(deadly):
+    deadly.setenv("DEADLY", "facts")
+
+    table = quiet("gen:gauss:n=12", ["fp16", "bf16"], limit_seconds=1.5)
+
+    assert [row["status"] for row in table.rows] == ["CONVERGED"] * 2
+
+
+def test_arrays_may_have_any_name():
+    table = quiet({"array": np.eye(3), "file": 2 * np.eye(4)}, "fp32")
+    assert [(row["matrix"], row["n"]) for row in table.rows] == [("array", 3), ("file", 4)]
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="the test looks for processes in /proc")

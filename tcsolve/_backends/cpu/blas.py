@@ -1,7 +1,8 @@
 """Products of NumPy matrices by SciPy's BLAS.
 
 LAPACK runs on SciPy's BLAS; NumPy has another one.  Two libraries have two pools of threads, and the idle
-threads of one pool keep the cores busy that the other pool needs.  So products use SciPy's BLAS too.
+threads of one pool keep the cores busy that the other pool needs.  So the products of this module use
+SciPy's BLAS too.
 """
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Products of matrices on NumPy with emulated tensor cores; tests compare the kernels with them.
 
-Operands are rounded as tensor cores round them, and multiplied in FP32.  There the product of two 11-bit
+Operands are rounded as the kernels round them, and multiplied in FP32.  There the product of two 11-bit
 numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
 sums.  If the operands need no rounding, BLAS computes the product.  A `Product` with a `unit` has the sums of
-that GPU's tensor cores, too; large products take tens of times as long.
+that GPU's tensor cores, too; a large product then takes tens of times as long as without a unit.
 """
 
 import functools

@@ -28,8 +28,8 @@ __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
 # Up to this many entries stay in the cache while they are read twice.
 FEW_ENTRIES = 1 << 16
-# The largest exponent of the scale of U: 2**-(MOST_SCALE + TOP_EXPONENT) is the smallest normal FP32 number.
-MOST_SCALE = 126 - TOP_EXPONENT
+# The largest exponent of the scale of U, which is that of the device: for tensor cores and for emulated sums.
+MOST_SCALE, MOST_SCALE_OF_SUMS = 112, 126
 
 
 def lapack_of(name, dtype):
@@ -248,7 +248,7 @@ def _subtract_rounded(how, parts, c, u, share=None, first=0):
         return
     parts = [part[first : first + len(c)] for part in parts]
     # Scale U too, so that its largest entry is near 2**TOP_EXPONENT.
-    scale = _scale_to_top(u)
+    scale = _scale_to_top(u, MOST_SCALE if how.sums is None else MOST_SCALE_OF_SUMS)
     unscale, u = u.dtype.type(1 / (2.0**TOP_EXPONENT * scale)), u * u.dtype.type(scale)
     of_u = (_rounded(u, how.format),) if how.products == 1 else _split(u, how.format)
     product = (_multiplied if how.sums is None else _emulated)(how, parts, of_u)
@@ -286,16 +286,16 @@ def _real_rows(u):
     return rows.reshape(2 * len(u), -1)
 
 
-def _scale_to_top(u):
+def _scale_to_top(u, most):
     """Return the power of two s with s max |u| in (2**(TOP_EXPONENT - 1), 2**TOP_EXPONENT].
 
-    It is at most 2**MOST_SCALE, and 1 if max |u| is 0 or not finite.
+    It is at most 2**most, and 1 if max |u| is 0 or not finite.
     """
     top = max(float(np.abs(part).max()) for part in real_parts(u))
     if not 0 < top < math.inf:
         return 1.0
     mantissa, exponent = math.frexp(top)
-    return 2.0 ** min(TOP_EXPONENT - exponent + (mantissa == 0.5), MOST_SCALE)
+    return 2.0 ** min(TOP_EXPONENT - exponent + (mantissa == 0.5), most)
 
 
 def _rounded(x, fmt):

@@ -38,8 +38,8 @@ from tcsolve._paths import paths
 
 __all__ = ["CupyOps"]
 
-# From this number of columns on, a triangle is multiplied in parts of some rows; the largest number of parts,
-# and the smallest number of rows of a part.
+# From this number of columns on, a triangle is multiplied one block of rows after the other; the largest
+# number of blocks, and the smallest number of rows of a block.
 TRIANGLE_COLUMNS, TRIANGLE_PARTS, TRIANGLE_ROWS = 1024, 16, 512
 # Number of rows that one block of tcs_survey sums, as (largest n, rows), and number of its columns.
 SURVEY_ROWS, SURVEY_COLUMNS = ((1024, 32), (4096, 64), (math.inf, 256)), 512
@@ -123,9 +123,9 @@ class CupyOps:
         return Begun(lambda: tuple(read()[0].tolist()), copy, early)
 
     def _survey(self, a):
-        """Return the sums of |a_ij| of each row over chunks of columns, of each column over chunks of rows.
+        """Return sums of |a_ij|, and a copy of a in FP32.
 
-        Also return a copy of a in FP32.
+        The sums are those of each row over chunks of columns, and of each column over chunks of rows.
         """
         m, n = a.shape
         w = self._room_for(a, np.dtype("f"))
@@ -161,7 +161,7 @@ class CupyOps:
         return w
 
     def _records(self, shape, dtype):
-        """Tell whether the LU of such a matrix can be recorded, for which clusters must factor its strips."""
+        """Tell whether the LU of such a matrix can be recorded; only strips factored by clusters can be."""
         m, n = shape
         square = m == n > 0 and dtype.char == "f"
         return square and self.lu.has_clusters(n) and recorded_graphs.recordable(n, dtype)
@@ -272,7 +272,7 @@ def _checked_product(a, x, adjoint=False, triangle=None):
 
 
 def _of_triangle(a, triangle, x):
-    """Return the product with a triangle, in parts of some rows; columns of zeros are left out."""
+    """Return a x for a triangle a, one block of rows after the other, without the columns of zeros."""
     n, y = len(x), cupy.empty(x.shape, np.result_type(a.dtype, x.dtype, np.float64))
     is_real = a.dtype.char == x.dtype.char == "d" and a.flags.c_contiguous and x.flags.c_contiguous
     step = max(TRIANGLE_ROWS, -(-n // TRIANGLE_PARTS))

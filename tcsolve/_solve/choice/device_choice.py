@@ -28,7 +28,7 @@ LEAST_N = 250
 START_SECONDS = 1.0
 # Seconds of the calls that copy a, b and x, beyond the time of their bytes.
 COPY_SECONDS = 5e-5
-# Arrays with at least so many bytes go through pinned buffers; `transfers.LEAST_BYTES`.
+# Arrays with at least so many bytes go through pinned buffers; the same number is `transfers.LEAST_BYTES`.
 LARGE_BYTES = 16 << 20
 FP64 = np.dtype(float)
 

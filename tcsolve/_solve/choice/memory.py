@@ -39,7 +39,7 @@ def require_room(ops, update, n, nrhs, dtype, *, moved_bytes=0, held_bytes=0, **
 
 def _require_free(ops, update, n, needed, held_bytes):
     """Raise a DeviceMemoryError if the device has fewer free bytes than are needed and not yet allocated."""
-    # Only on a device is the free memory known: memory of the host is virtual and shared.
+    # Memory of the host is virtual and shared, so its free bytes do not tell whether an allocation fails.
     if ops.device != "cuda":
         return
     missing = needed - held_bytes

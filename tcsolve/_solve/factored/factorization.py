@@ -51,9 +51,9 @@ class Factorization:
     `tcsolve.factor` makes it.  If a right-hand side does not converge with the current factors, the next more
     precise factorization replaces them, for this solve and all later ones.  On the CPU, with
     ``precision='auto'``, FP64 factors replace FP32 factors once the solves so far are predicted to have lost
-    as much time, compared with FP64 factors, as an FP64 factorization takes.  Threads may share a
-    factorization; its methods run one at a time.  On the CPU it can be copied and pickled.  On a device it
-    cannot, and a forked child process cannot use it.
+    as much time, compared with FP64 factors, as an FP64 factorization takes longer than one in FP32.
+    Threads may share a factorization; its methods run one at a time.  On the CPU it can be copied and
+    pickled.  On a device it cannot, and a forked child process cannot use it.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Factorization:
         return self._found(b, trans, check_finite, residual, report=True)
 
     def _found(self, b, trans, check_finite, residual, *, report):
-        """Return the `Solution`; without `report`, x alone if there is nothing to warn of."""
+        """Return the `Solution`; without `report`, it may be x alone, if there is nothing to warn of."""
         system, trans = self._ladder.system, check_trans(trans)
         require_residual(residual)
         b, dtype = _check_rhs(system, b)

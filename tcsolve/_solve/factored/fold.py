@@ -36,7 +36,7 @@ class Fold:
         return [self.batch[i] for i in axes]
 
     def columns(self, xp, b):
-        """Return b (..., n, k) as (m, n, K) for m matrices."""
+        """Return b (..., n, k) as (m, n, K): the K right-hand sides of each of m matrices."""
         (*_, n, k), d = b.shape, len(self.batch)
         b = xp.broadcast_to(b, (*self.batch, n, k))
         b = xp.transpose(b, (*self._own, d, *self._extra, d + 1))

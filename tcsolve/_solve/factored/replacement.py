@@ -1,10 +1,10 @@
 """When FP64 factors replace those in FP32, because a `Factorization` has solved often.
 
 FP32 factors take half the time to compute, but each solve with them takes longer.  The number of solves is
-not known in advance.  So the time that the solves have lost is added up.  When it reaches that of an FP64
-factorization, the next solve makes one.  Then all solves, with this factorization, take at most twice the
-time of the better choice in hindsight [1]_.  The times are predicted from the sizes and the numbers of
-steps.  They are not measured, so that the same calls give the same bits.
+not known in advance.  So the time that the solves have lost is added up.  When it reaches the time that an
+FP64 factorization takes longer than that in FP32, the next solve makes one.  Then both factorizations and all
+solves take at most twice the time of the better choice in hindsight [1]_.  The times are predicted from the
+sizes and the numbers of steps.  They are not measured, so that the same calls give the same bits.
 
 References
 ----------
@@ -47,11 +47,16 @@ class Replacement:
         return cls(is_free and system.ops.device == "cpu" and system.working == "fp64")
 
     def begin(self, ladder, condition):
-        """Replace the factors if `lost` has reached the time of FP64 factors; return a note or ''."""
+        """Replace the factors if `lost` is at least the additional time of FP64 factors.
+
+        Return a note, or '' if nothing was replaced.
+        """
         if not (self.allowed and ladder.precision == "fp32"):
             return ""
         system = ladder.system
-        if self.lost < factor_cost("fp64", len(system.a), CPU, is_complex=system.is_complex):
+        how = len(system.a), CPU
+        low, high = (factor_cost(x, *how, is_complex=system.is_complex) for x in ("fp32", "fp64"))
+        if self.lost < high - low:
             return ""
         self.allowed, made = False, ladder.made
         try:

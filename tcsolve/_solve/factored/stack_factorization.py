@@ -81,7 +81,7 @@ class StackFactorization:
         ops : Ops
         a : array, shape (..., n, n)
         precision : str or Plan
-            With 'auto' and 'fp64', the whole stack is factored at once.
+            With 'auto' and 'fp64', `ops.vendor` factors the stack, a long one in parts.
         nrhs : int
             Expected number of right-hand sides of a solve.
         check_finite : bool

@@ -2,9 +2,10 @@
 
 For up to a few hundred unknowns, a solve takes as long as a few dozen calls from Python.  So these systems
 are solved with little overhead: a factorization by LAPACK, a residual for each step, one condition estimate.
-Band matrices, triangles and positive definite matrices of any size have their own LAPACK routines.  Left to
-the ladder are systems with NaN or Inf, with a norm that is zero or overflows, with a zero pivot in a general
-matrix, or with an error above the bound.
+Band matrices, triangles and positive definite matrices of any size have their own LAPACK routines.  The
+ladder takes systems with NaN or Inf, with a norm that is zero or overflows, with a zero pivot in a general
+matrix, with an error above the bound, or with a matrix that FP32 factors do not suit: it is badly scaled or
+too ill-conditioned.
 """
 
 import functools
@@ -39,9 +40,9 @@ MOST_STEPS = 2
 MOST_LOW_STEPS = 30
 # Number of vectors per right-hand side that refinement with FP32 factors takes.
 LOW_VECTORS = 6
-# An FP32 system of up to this many unknowns is solved once more with FP32 factors if A is singular to working
-# precision and x exceeds the range of FP32.  The rounding of these factors makes x smaller, and x may still
-# meet the bound.
+# An FP32 system of up to this many unknowns is solved again with FP32 factors of A, and then of its
+# transpose, if A is singular to working precision and x exceeds the range of FP32.  The rounding of these
+# factors makes x smaller, and x may still meet the bound.
 MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}

@@ -16,7 +16,7 @@ __all__ = ["least_rcond", "vectors"]
 
 # The number of vectors and the margin, for x in FP64 and in FP32.
 VECTORS = {False: (1, 1e5), True: (3, 50)}
-# Up to this n, LAPACK estimates rcond as fast.
+# Up to this n, LAPACK's estimate of rcond takes no longer than these vectors.
 FEW = 24
 
 

@@ -103,7 +103,7 @@ class Cholesky:
     def solve(self, b):
         """Return A**-1 b, (n, k)."""
         b = b.conj() if self._conjugate else b
-        if b.size == len(b):  # two triangles take a third of the time of potrs
+        if b.size == len(b):  # two calls of trtrs take a third of the time of potrs
             trtrs = lapack_of("trtrs", b.dtype)
             x = trtrs(self._factor, trtrs(self._factor, b, trans=2)[0])[0]
         else:

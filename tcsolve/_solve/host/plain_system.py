@@ -67,7 +67,7 @@ def _has_corners(a):
 def _solved(a, b, factor, dtype):
     """Return x in `dtype` for a and b in FP64, or None."""
     norm = infinity_norm(a)
-    # The 1-norm is at most len(a) * norm.  With a larger one, `solve_directly` scales the matrix.
+    # The 1-norm is at most len(a) * norm.  If a norm is extreme, `solve_directly` scales the matrix.
     if not (is_moderate(norm) and is_moderate(len(a) * norm)):
         return None
     factors = factor(a)

@@ -15,7 +15,7 @@ from tcsolve._solve.problem.structures import detected
 
 __all__ = ["GENERAL", "Way", "ways_for"]
 
-# Largest n of a general matrix that is solved here; the ladder takes larger ones.
+# Largest n of a general matrix that is solved here with FP64 factors; the ladder takes larger ones.
 LARGEST = 580
 # From this n on, and for at most n / FEW_COLUMNS right-hand sides, a Cholesky factorization in FP32 with
 # refinement is faster than one in FP64.

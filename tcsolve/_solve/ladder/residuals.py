@@ -47,7 +47,8 @@ class DoubleDouble:
     about the condition number times 2**-53, and this is the factor by which it reduces the error of x.
 
     If no rung follows, the Krylov methods multiply by A in double-double, and the factors that precondition
-    them are applied in FP64, whatever precision they have.  If a rung follows, its factors take less time.
+    them are applied in FP64, whatever precision they have.  If a rung follows, its factors take less time
+    than these products.
     """
 
     def refine(self, ladder, rhs, bound, ahead=None):

@@ -176,7 +176,8 @@ class Solve:
         rcond, singular = self._rcond(found.met)
         found = join_parts(ops.xp, found) if paired else found
         if singular:  # then the x of an earlier rung is not valid
-            found = found._replace(x=ops.xp.full_like(found.x, np.nan), error=None, met=False)
+            nan = ops.xp.full_like(found.x, np.nan)
+            found = found._replace(x=nan, error=None, met=False, forward=None)
         elif found.forward is not None and found.accurate and rcond < EPS:
             missed = missed_direction(ladder, wanted)
             if missed > CONTRACTION:
@@ -231,7 +232,7 @@ class Solve:
         if ladder.system.finite and not singular:
             rcond = condition.least if met and condition.least else condition.rcond()
             if math.isnan(rcond):  # the factors do not show it, but perhaps the dominance of A does
-                rcond = ladder.system.least_rcond() or rcond
+                rcond = condition.ladder.system.least_rcond() or rcond
             singular = ladder.is_singular
         ladder.phases.lap("rcond", mark)
         return rcond, singular

@@ -25,7 +25,7 @@ FEW_ROWS = 64
 
 
 def read_under(ops, a, structure, lower):
-    """Return (the matrices that `structure` describes, which of them contradict it) for a (..., n, n).
+    """Return (the matrices that `structure` describes, which matrices of a (..., n, n) contradict it).
 
     If a is one NumPy matrix that has the structure, as nearly always, a itself is returned.
     """

@@ -165,7 +165,8 @@ class System:
     def invert(self, correct, v, adjoint=False, exponent=0):
         """Return approximately A**-1 v (or A**-H v) times 2**exponent, for the caller's A.
 
-        `correct` does the same for `matrix`.  Without a frame, the exponent must be 0.
+        `correct(v, adjoint)` does the same for `matrix`, without an exponent.  Without a frame, the exponent
+        must be 0.
         """
         if self.frame is None:
             return correct(v, adjoint)

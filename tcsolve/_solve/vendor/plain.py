@@ -26,7 +26,7 @@ RARE = 4
 
 
 def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
-    """Return x if a and b are CuPy arrays of systems as above; None if not, or if too many are not plain.
+    """Return x for CuPy arrays of the systems of this module; None for others, or if too many are not plain.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
     The other systems are solved by the general code, which reports their statuses.  x has the bits that the

@@ -1,7 +1,8 @@
 """A second solve of systems that have extreme entries or miss the bound.
 
-Each matrix is scaled by powers of two and factored again, and x is refined.  If x overflows, factors of the
-transposes without scaling may give another x that meets the bound (see `_solve.overflow`).
+Each matrix is factored again, and x is refined.  A matrix with extreme norms is first scaled by powers of
+two.  If x overflows, factors of the transposes without scaling may give another x that meets the bound (see
+`_solve.overflow`).
 """
 
 import numpy as np

@@ -6,11 +6,11 @@ A single matrix is treated as a stack of one.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
    a long stack, only those of doubtful systems (see `Stacks.doubtful`).
-3. If A may be singular to working precision, its rcond is estimated.  A kernel that factors and solves in
-   one launch computes rcond from A^-1 instead.
+3. If A may be singular to working precision, or if the caller wants an estimate of rcond, rcond is estimated.
+   A kernel that factors and solves in one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
-5. If it still misses the bound, or the entries of A are extreme, A is scaled by powers of two and factored
-   again, and x is refined.
+5. If it still misses the bound, or the norms of A are extreme, A is factored again, and x is refined.  Only
+   an A with extreme norms is scaled first, by powers of two.
 """
 
 import time

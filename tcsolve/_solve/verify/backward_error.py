@@ -83,7 +83,7 @@ def _of_stack(ops, a, x, b):
         error = rest / norm[..., None] / size
         if is_plain:
             return error
-    # An infinite x is never an answer, even if A has zeros in the columns of its infinite entries.
+    # An infinite x is never an answer, even if A has zeros in the columns that its infinite entries multiply.
     return xp.where(xp.isfinite(size), xp.where(rest == 0, 0.0, error), xp.nan)
 
 

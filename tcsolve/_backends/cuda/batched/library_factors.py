@@ -111,7 +111,7 @@ class LU:
     def coarse_solver(self, columns):
         """Return a function like `solve`, but without `adjoint`, or None.
 
-        It is faster, and accurate to a few digits.
+        It is faster than `solve`, and accurate to a few digits.
         """
         by_products = self._for_many(columns)
         return by_products.solve_coarsely if by_products and by_products.serve_coarsely else None

@@ -23,7 +23,7 @@ from tcsolve._backends.cuda.runtime import cluster_launch, compiler
 
 __all__ = ["Repeated", "repeated"]
 
-# Each part of an operand starts at a multiple of so many bytes in the scratch memory.
+# Each part of an operand starts at a multiple of UNIT bytes in the scratch memory.
 UNIT = 512
 # The positions of the addresses among the arguments of tcs_split_once: x, its largest entries, hi, lo.
 SPLIT_A, SPLIT_B = (0, 2, 6, 7), (11, 13, 17, 18)

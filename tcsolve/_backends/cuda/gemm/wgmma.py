@@ -47,7 +47,8 @@ ROOM, SLACK = 16.0, 2.0
 # Up to this many entries of U, each thread block that splits a part of U also reads all of U, and finds the
 # power of two of U without another launch.
 FEW_ENTRIES = 1 << 16
-# Number of rows of a triangle that are multiplied at a time.  With fewer rows, fewer zeros are multiplied.
+# Number of rows of a `Lower`, or of columns of a `Right`, that are multiplied at a time.  With fewer of them,
+# fewer zeros are multiplied.
 PIECE = 512
 # The arguments for an unused tensor map, and for the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
@@ -259,7 +260,10 @@ class Lower(_Triangle):
 
 
 def _pieces(k):
-    """Return the row ranges of the pieces of a triangle of k rows: halves, or pieces of PIECE rows."""
+    """Return the ranges of the rows (of the columns, for a `Right`) of the pieces of a k x k triangle.
+
+    The pieces are halves, or have PIECE rows (columns).
+    """
     width = min(PIECE, -(-k // (2 * WGMMA_ROWS)) * WGMMA_ROWS)
     return [(first, min(k, first + width)) for first in range(0, k, width)]
 

@@ -295,7 +295,10 @@ class Kernel:
         return max(1, find(self._function.ptr, threads, shared))
 
     def prepared(self, grid, block, args, shared):
-        """Return a `Prepared` launch; grid and block have two dimensions, `args` are as in a call."""
+        """Return a `Prepared` launch; grid and block have two dimensions.
+
+        An argument is an int (for instance an address), a float or None.
+        """
         self._require(args)
         self._allow(shared)
         return Prepared(self._function, grid, block, args, shared, self._entry)
@@ -303,8 +306,8 @@ class Kernel:
     def __call__(self, grid, block, args, shared=0, cooperative=False):
         """Launch with `shared` bytes of dynamic shared memory; `cooperative` if blocks wait for each other.
 
-        An argument is a CuPy array, an int (passed as long long), a float (passed as double) or None
-        (a null pointer).
+        An argument is a CuPy array, an int (passed as long long), a float (passed as double), None (a null
+        pointer), or a structure, given as a NumPy array.
         """
         args = tuple(0 if x is None else x for x in args)
         self._require(args)

@@ -23,7 +23,7 @@ def folder():
 
 
 def read(path):
-    """Return the cubin in a file; None if there is none, or if a byte of it is wrong or missing."""
+    """Return the cubin or the rates in a file; None if there is no file, or a byte is wrong or missing."""
     try:
         data = path.read_bytes()
     except OSError:
@@ -33,7 +33,10 @@ def read(path):
 
 
 def write(path, cubin):
-    """Write a cubin so that other processes see the whole file or none; return whether this was possible."""
+    """Write a cubin or rates; return whether this was possible.
+
+    Other processes see the whole file or none.
+    """
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

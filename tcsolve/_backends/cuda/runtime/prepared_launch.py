@@ -32,7 +32,7 @@ def launch(entry, grid, block, args, defines, shared=0):
 
 
 def _as_int(x):
-    """Return an argument that is not an integer as one: the bits of a number, or the address of an array."""
+    """Return the integer for an argument: the bits of a float, 0 for None, or the address of an array."""
     if type(x) is float:
         return struct.unpack("q", struct.pack("d", x))[0]
     return 0 if x is None else x.data.ptr

@@ -35,7 +35,7 @@ MOST_LENT, MOST_IDLE = 4, 3
 MOST_IDLE_SHARE = 0.1
 
 _lock = ForkSafeLock()
-_idle = []  # idle tapes, the last used one at the end
+_idle = []  # idle tapes: those without recordings, then all others, the last used one at the end
 _retired = []  # (device, pool) of closed tapes and of scratch memory, with memory that is still in use
 _lent = 0
 
@@ -101,7 +101,7 @@ def idle_bytes():
 
 
 class Census(NamedTuple):
-    """Numbers of idle tapes, of their graphs, of lent tapes, and of retired pools that are still in use."""
+    """Numbers of idle tapes, of their recordings, of lent tapes, and of retired pools still in use."""
 
     idle: int
     recordings: int

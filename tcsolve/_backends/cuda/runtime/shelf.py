@@ -8,7 +8,7 @@ __all__ = ["clear", "put", "take"]
 
 
 def take(shelf, key):
-    """Remove and return the newest entry with a key, or None if there is none."""
+    """Remove and return the last entry with a key, or None if there is none."""
     for entry in reversed(list(shelf)):
         if entry.key == key and _removed(shelf, entry):
             return entry

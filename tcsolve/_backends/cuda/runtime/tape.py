@@ -68,7 +68,7 @@ class Tape:
 
     @property
     def recordings(self):
-        """Number of recorded graphs."""
+        """Number of recorded bodies; `divide` may make several graphs of one."""
         return sum(len(reel.graphs) for reel in self._reels)
 
     @property
