@@ -32,6 +32,7 @@ SCRIPTS = {
     "suitesparse_h200": "suitesparse",
     "versions_large": "versions",
 }
+WRITERS = ("tables", "_code_age", "_code_lines")
 LIBRARY = ("tcsolve", "kernels")
 PRODUCTS = (
     "tcsolve/_gemm",
@@ -82,14 +83,14 @@ def _parts_of_script(script, root):
 
 
 def _imported(tree):
-    """Return the names of the modules that a module imports."""
+    """Return the names of the modules that a module imports, except those that only write tables."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append(node.module)
-    return found
+    return [name for name in found if name not in WRITERS]
 
 
 def _has_other_code(root, commit, path):

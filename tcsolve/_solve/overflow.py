@@ -4,6 +4,8 @@ If A is singular to working precision, rounding decides how large x is.  So othe
 which meets the bound and is in range.
 """
 
+import contextlib
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -27,19 +29,33 @@ def in_range(ops, a, b, solution):
         The matrix that the structure describes.
     b : array, shape (n,) or (n, k)
     solution : Solution
-        One in FP64 or complex128, whose x overflows.  It is returned if the other x miss the bound.
+        One in FP64 or complex128, whose x overflows.  It is returned if A is not singular to working
+        precision, if the other x miss the bound, or if there is no memory for other factors.
     """
+    if solution.rcond >= np.finfo(solution.x.dtype).eps:
+        return solution
+    start = time.perf_counter()
+    with contextlib.suppress(MemoryError):
+        solution = _found(ops, a, b, solution)
+    if "total" not in solution.seconds:  # nothing is timed
+        return solution
+    total = solution.seconds["total"] + time.perf_counter() - start
+    return replace(solution, seconds=solution.seconds | {"total": total})
+
+
+def _found(ops, a, b, solution):
+    """As `in_range`, with the bytes of the factors, but without their seconds."""
     xp, dtype = ops.xp, solution.x.dtype
     a, columns = ops.converted(a, dtype), ops.converted(b.reshape(len(a), -1), dtype)
+    needed = max(solution.bytes_planned, 2 * a.nbytes + 4 * columns.nbytes)
+    solution = replace(solution, bytes_planned=needed)
     solve = _solved if ops.device == "cpu" else _solved_on_device
     for turned in (False, True):
         x = solve(ops, a, columns, turned)
         if x is not None and bool(xp.isfinite(x).all()):
             error = backward_errors(ops, a, x, columns)
             if (error <= solution.bound).all():
-                found = _with(solution, xp.ascontiguousarray(x.reshape(b.shape)), error)
-                needed = 2 * a.nbytes + 4 * columns.nbytes
-                return replace(found, bytes_planned=max(found.bytes_planned, needed))
+                return _with(solution, xp.ascontiguousarray(x.reshape(b.shape)), error)
     return solution
 
 
@@ -57,11 +73,10 @@ def _solved_on_device(ops, a, b, turned):
 
 def _with(solution, x, error):
     """Return the solution with another x."""
-    is_ill = not solution.rcond >= np.finfo(x.dtype).eps
     return replace(
         solution,
         x=x,
-        status=Status.ILL_CONDITIONED if is_ill else Status.CONVERGED_AFTER_FALLBACK,
+        status=Status.ILL_CONDITIONED,
         statuses=None,
         precision="fp64",
         rungs=tuple(dict.fromkeys((*solution.rungs, "fp64"))),

@@ -8,7 +8,6 @@ import numpy as np
 
 from tcsolve._arrays import as_host
 from tcsolve._checks import require_finite, result_dtype
-from tcsolve._plan import Plan
 from tcsolve._solution import Status, contradicted
 from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import moved, require_room_there, target_ops
@@ -219,22 +218,10 @@ def _may_be_definite(ops, a):
 
 
 def _solve_by_ladder(here, a, b, request, target=None):
-    """Return the `Solution` by the ladder on `target`, by default on `here`; x is on `here`.
-
-    If x overflows, factors without scaling may give another x.
-    """
-    solution, precision = _climb_on(target or here, here, a, b, request), request.precision
-    overflows = solution.status is Status.OVERFLOW and request.dtype.char in "dD"
-    may_fall_back = not isinstance(precision, Plan) or precision.fallback
-    is_asked = overflows and may_fall_back and request.with_fp64
-    return in_range(here, a, b, solution) if is_asked else solution
-
-
-def _climb_on(target, here, a, b, request):
-    """Return the `Solution` by the ladder on the device `target`; x is on the device `here`."""
+    """Return the `Solution` by the ladder on `target`, by default on `here`; x is on `here`."""
     mark = time.perf_counter()
     seconds, nrhs = {"check": mark - request.start}, 1 if b.ndim == 1 else b.shape[-1]
-    if target is here:
+    if target is None or target is here:
         return _climb(here, a, b, request, {"nrhs": nrhs, "seconds": seconds})
     moved_bytes = a.nbytes + b.nbytes
     require_room_there(target, a, nrhs, request.precision, moved_bytes)
@@ -248,10 +235,17 @@ def _climb_on(target, here, a, b, request):
 
 
 def _climb(ops, a, b, request, options):
-    """Return the `Solution` by the ladder; the options are those of `Ladder.begin`."""
+    """Return the `Solution` by the ladder; the options are those of `Ladder.begin`.
+
+    If x overflows, factors without scaling may give another x.
+    """
     how = {"check_finite": request.check_finite, "timed": request.estimate, **options}
     ladder = Ladder.begin(ops, a, request.precision, **how)
     least = 0.0 if request.estimate else ladder.system.least_rcond()
     condition, residual = ConditionEstimate(ladder, least), BY_NAME[request.residual]
-    solve = Solve(ladder, condition, request.dtype, residual)
-    return solve.solution(b, request.check_finite)
+    solution = Solve(ladder, condition, request.dtype, residual).solution(b, request.check_finite)
+    may_fall_back = ladder.plan.fallback and request.with_fp64
+    if solution.status is Status.OVERFLOW and may_fall_back and request.dtype.char in "dD":
+        del ladder, condition  # their memory is free for other factors
+        return in_range(ops, a, b, solution)
+    return solution

@@ -220,7 +220,15 @@ def _is_entry(given):
     """Tell whether a dict describes matrices; else its values are arrays, whatever their names."""
     if not isinstance(given, Mapping):
         return False
-    return any(source in given and not hasattr(given[source], "__array__") for source in SOURCES)
+    return any(source in given and not _is_matrix(given[source]) for source in SOURCES)
+
+
+def _is_matrix(value):
+    """Tell whether a value is an array with two dimensions, or nested lists of the same lengths."""
+    try:
+        return np.ndim(value) == 2
+    except ValueError:  # lists of other lengths
+        return False
 
 
 def _expanded(item, folder):

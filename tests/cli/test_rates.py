@@ -110,7 +110,6 @@ def test_a_measured_machine_is_shown_and_used(cupy, folder, monkeypatch, capsys)
     assert np.array_equal(found.x, before[found.device])
 
 
-@pytest.mark.gpu
 @pytest.mark.parametrize("orders", [[[math.inf, 1.0]], [[64, -1.0]], [[512, 1.0], [64, 1.0]], []])
 def test_orders_and_times_that_cannot_be_are_not_read(orders):
     rates = {
@@ -126,6 +125,7 @@ def test_orders_and_times_that_cannot_be_are_not_read(orders):
     assert machine_rates.parsed(json.dumps(file), hardware(GPU)).host == ((64, 1e-3),)
 
 
+@pytest.mark.gpu
 def test_a_damaged_file_leaves_the_rates_of_the_library(cupy, folder):
     path = machine_rates.path(hardware(select.gpu_name()))
     path.parent.mkdir(parents=True)

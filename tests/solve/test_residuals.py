@@ -128,6 +128,27 @@ def test_no_answer_of_a_singular_matrix_is_called_accurate(n, precision):
     assert found.forward_error is None or not found.forward_error[0] < 0.5
 
 
+@pytest.mark.parametrize("exponent", [-60, -120, -200])
+def test_a_tiny_block_does_not_hide_a_singular_one(exponent):
+    rng = np.random.default_rng(-exponent)
+    a = np.zeros((41, 41))
+    a[:40, :40] = rng.integers(-3, 4, (40, 40))
+    a[39], a[40, 40] = a[0], 2.0**exponent
+    a[39, 40] = 0
+
+    found = solve_ex(a, a @ np.ones(41), **DD)
+
+    assert not found.status.ok
+
+
+def test_a_column_that_is_not_finite_has_no_error():
+    a = np.random.default_rng(40).integers(-3, 4, (40, 40)).astype(float)
+    a[-1] = a[0]
+    b = np.stack([a @ np.ones(40), np.full(40, np.nan)], axis=1)
+    found = solve_ex(a, b, check_finite=False, **DD)
+    assert found.forward_error is None or np.isnan(found.forward_error[1])
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16x3"])
 def test_a_matrix_that_the_factors_show_to_be_singular_late_has_no_error(precision):
     a = np.array([[7.0, 3, 0], [-4, -4, -9], [15, 11, 18]])

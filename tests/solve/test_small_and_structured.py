@@ -238,3 +238,15 @@ def test_solve_and_solve_ex_give_the_same_bits_where_one_norm_is_great(n, dtype)
         a = np.array(a * (0.9 * 2.0**300 / np.abs(a).sum(axis=1).max()), order=order)
         b = rng.standard_normal(n).astype(dtype)
         assert (solve(a, b) == solve_ex(a, b).x).all()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("margin", [1e-3, 1e-6])
+def test_solve_gives_the_x_of_solve_ex_for_barely_dominant_matrices(precision, margin):
+    for n in (4, 8, 20, 32):
+        a = np.random.default_rng(n).standard_normal((n, n))
+        np.fill_diagonal(a, 0)
+        np.fill_diagonal(a, np.abs(a).sum(axis=1) * (1 + margin))
+        b = np.random.default_rng(0).standard_normal((n, 5 * n))
+        x = solve(a, b, precision=precision)
+        assert np.array_equal(x, solve_ex(a, b, precision=precision).x)

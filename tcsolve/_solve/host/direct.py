@@ -86,7 +86,9 @@ def solve_directly(a, b, way, request, tried=None):
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
     if way.plan:
-        found = _refined_by_plan(problem, factors, way.plan, rcond, watched=request.estimate)
+        # `solve` and `solve_ex` must give the same x, so a bound that both know comes before the estimate.
+        known = problem.least or rcond
+        found = _refined_by_plan(problem, factors, way.plan, known, watched=request.estimate)
     else:
         found = _solved(problem, factors, is_singular)
     answer = found and _measured(problem, found, a, b, rcond)

@@ -21,7 +21,7 @@ from tcsolve._refine.operator import measure
 from tcsolve._solve.ladder.refine_rung import applied_in_fp64, operator_of, refine_with
 from tcsolve._solve.problem.request import RESIDUALS
 
-__all__ = ["ACCURATE", "BY_NAME", "CONTRACTION", "missed_direction"]
+__all__ = ["ACCURATE", "BY_NAME", "missed_direction"]
 
 U = 2.0**-53
 # x counts as accurate up to this relative error.  Rounding x to FP64 causes half of it.
@@ -30,6 +30,8 @@ ACCURATE = 2 * U
 LOST = 2.0**-106
 # A correction must be at most this part of the one before, or refinement has stalled.
 CONTRACTION = 0.5
+# The largest relative error of a solve whose exact solution is known, and has the size of x in each entry.
+MISSED = 0.1
 
 
 class Fp64:
@@ -137,20 +139,35 @@ def _improved(ladder, solve, rhs, state, bound):
     )
 
 
-def missed_direction(ladder, bound):
-    """Return the relative error of a solve for A v, where A is nearly singular in the direction v.
+def missed_direction(ladder, x, bound):
+    """Return the error that solves for known solutions show if it is large, else 0.
 
-    It is about the factor by which a correction reduces the error of x in this direction.  If A is exactly
-    singular, it is about 1.  Then A d = r has no unique solution, and small corrections do not show that x is
-    accurate.
+    If A is exactly singular, A d = r has no unique solution, and small corrections do not show that x is
+    accurate.  Then a solve for A v does not give v.  There are two kinds of v: one in whose direction A is
+    nearly singular, and those whose entries are random multiples of the entries of x.  The error of the first
+    is about the factor by which a correction reduces the error of x in this direction.
     """
     system, solve = ladder.system, _Corrections(ladder)
     ops, xp = system.ops, system.ops.xp
-    v = solve(xp.asarray(ops.probes(len(system.matrix))[:, 2:3], dtype=system.wide), bound).x
+    random = xp.asarray(ops.probes(len(system.matrix))[:, 2:], dtype=system.wide)
+    missed = _missed(ops, system, solve, solve(random[:, :1], bound).x, bound)
+    if missed > CONTRACTION:
+        return missed
+    if system.frame is not None:  # x is not the solution for `matrix`
+        return 0.0
+    some = x[:, :1] if system.is_complex else x[:, :1].real
+    missed = max(_missed(ops, system, solve, some * random[:, i : i + 1], bound) for i in range(2))
+    return missed if missed > MISSED else 0.0
+
+
+def _missed(ops, system, solve, v, bound):
+    """Return the relative error of a solve for A v; 1 if it is not known, and 0 for v = 0."""
+    xp = ops.xp
     v = ldexp(xp, v, -exponent_of(xp, v, 0))
     r, exponent = _residual(ops, system.matrix, Pair.of(xp, v), xp.zeros_like(v))  # -A v
     again = ldexp(xp, solve(r, bound).x, exponent)
-    return float(_relative(ops, again + v, v, _weight(system))[0])
+    error = float(_relative(ops, again + v, v, _weight(system))[0])
+    return error if error <= 1 else 1.0
 
 
 def _residual(ops, a, x, b):

@@ -14,7 +14,7 @@ from tcsolve._solve.ladder.condition import ConditionEstimate
 from tcsolve._solve.ladder.ladder import Ladder
 from tcsolve._solve.ladder.mending import MOST_MENDING, NEAR, errors_of, look_closer, mended, surer
 from tcsolve._solve.ladder.refine_rung import operator_of, refine_with, worth
-from tcsolve._solve.ladder.residuals import BY_NAME, CONTRACTION, missed_direction
+from tcsolve._solve.ladder.residuals import BY_NAME, missed_direction
 from tcsolve._solve.ladder.short_refinement import refine_shortly
 from tcsolve._solve.ladder.transposed import TransposedLadder
 from tcsolve._solve.problem.columns import ended, join_parts, largest_parts, like, spread, told
@@ -179,9 +179,9 @@ class Solve:
             nan = ops.xp.full_like(found.x, np.nan)
             found = found._replace(x=nan, error=None, met=False, forward=None)
         elif found.forward is not None and found.accurate and rcond < EPS:
-            missed = missed_direction(ladder, wanted)
-            if missed > CONTRACTION:
-                found = found._replace(forward=np.fmax(found.forward, missed), accurate=False)
+            if missed := missed_direction(ladder, found.x, wanted):
+                forward = np.maximum(found.forward, missed)  # NaN stays NaN
+                found = found._replace(forward=forward, accurate=False)
         x, error = self._returned(found, b)
         met = bool((error <= bound).all())
         left = (ladder.plan.max_steps or math.inf) - int(found.steps.max(initial=0))

@@ -41,7 +41,8 @@ def repair(ops, system, part, which, is_safe):
     here = ops.xp.asarray(np.flatnonzero(good))
     some = some._replace(a=some.a[here], b=some.b[here])
     again = _solve_scaled(ops, some, part.x[ops.xp.asarray(which[good])], is_safe[which[good]])
-    over = np.flatnonzero(again.codes == OVERFLOW)
+    # Other factors give another x only if A is singular to working precision.
+    over = np.flatnonzero((again.codes == OVERFLOW) & ~(again.rconds >= some.eps))
     if over.size and some.kind == "general" and some.a.dtype.char in "dD":
         _bring_in_range(ops, some, again, over)
     part.x[ops.xp.asarray(which[good])] = again.x
@@ -144,6 +145,7 @@ def _bring_in_range(ops, system, part, which):
     here = ops.xp.asarray(which[met])
     part.x[here] = x[ops.xp.asarray(np.flatnonzero(met))]
     part.error[which[met]], part.codes[which[met]] = error[met], CONVERGED
+    part.steps[which[met]] = 0
 
 
 def solved_turned(ops, a, b, turned):
