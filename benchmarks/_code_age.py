@@ -94,7 +94,7 @@ def _imported(tree):
 
 
 def _has_other_code(root, commit, path):
-    """Tell whether the code of a file, or of a file in a folder, is not that of a commit."""
+    """Tell whether a file, or a file in the folder `path`, has other code now than in the commit."""
     names = _git(root, "diff", "--name-only", "-z", commit, "--", path).stdout.decode().split("\0")
     return any(_code_of(root, commit, name) != _code_of(root, None, name) for name in names if name)
 

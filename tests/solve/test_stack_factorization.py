@@ -66,7 +66,7 @@ def worst_ratio(a, x, b):
 
 
 def met(n, dtype):
-    """Return the largest allowed ratio; for n below 4 (complex: 8) the bound is that of 4 (8)."""
+    """Return the largest allowed ratio; the bound takes n as at least 4, or 8 for complex matrices."""
     return MET * max(1, (8 if np.dtype(dtype).kind == "c" else 4) / n) ** 0.5
 
 

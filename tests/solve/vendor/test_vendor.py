@@ -89,7 +89,7 @@ def test_stacks_of_every_kind_are_solved_to_the_bound(road, kind, n, dtype):
     assert solution.backward_error.shape == solution.iterations.shape == (5, 2)
     assert (solution.backward_error <= solution.bound).all()
     full = as_read(a, kind)
-    # For n below 4 (complex: 8) the bound is that of 4 (8).
+    # The bound takes n as at least 4, or 8 for complex matrices.
     least = max(1, (8 if a.dtype.kind == "c" else 4) / n) ** 0.5
     assert worst_ratio(full, solution.x, b) <= MET * least
     true = [1 / (np.linalg.cond(one.astype(np.complex128), 1)) for one in full]

@@ -51,7 +51,10 @@ def merge_swaps(order, local, ipiv, start):
 
 
 def report(info, ipiv, condition, beyond):
-    """Return the report of `LUOps.finish`; `condition` is that of the diagonal blocks."""
+    """Return the report of `LUOps.finish`.
+
+    `condition` has the largest condition number of a diagonal block.
+    """
     found = cupy.empty(4)
     args = found, info, ipiv, len(ipiv), condition, beyond
     compiler.kernel("merge_swaps", "tcs_report")((1,), (REPORT_THREADS,), args)
