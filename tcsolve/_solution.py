@@ -296,9 +296,10 @@ class Solution:
     __class_getitem__ = classmethod(GenericAlias)
 
     def __post_init__(self):
-        for name, one in (("statuses", self.status), ("rconds", self.rcond)):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, np.array(one))
+        if self.statuses is None:
+            object.__setattr__(self, "statuses", np.array(self.status))
+        if self.rconds is None:
+            object.__setattr__(self, "rconds", np.array(self.rcond))
 
     def to_dict(self):
         """Return all fields as a dict of types that JSON has.

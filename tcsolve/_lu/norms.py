@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,8 +30,7 @@ PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 ROUNDING = 2.0**-52
 
 
-@dataclass(frozen=True)
-class Survey:
+class Survey(NamedTuple):
     """Norms and dominance of a matrix, from one pass over it.
 
     Attributes

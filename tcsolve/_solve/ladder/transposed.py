@@ -119,8 +119,7 @@ class TransposedRung:
 def _transposed_system(system):
     """Return the `System` of A^T, without a copy of A."""
     survey, a = system.survey, system.a.T
-    turned = replace(
-        survey,
+    turned = survey._replace(
         inf=survey.one,
         one=survey.inf,
         row_spread=survey.col_spread,
