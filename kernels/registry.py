@@ -43,8 +43,7 @@ In batched/:
   stacks in one launch
 - measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
-- measure_systems: tcs_sizes, the norms of one large system; tcs_doubtful, which systems the host
-  has to check
+- measure_systems: tcs_sizes, the norms of one large system
 - read_structure: tcs_read_as, the matrices that a structure describes; tcs_rows, right-hand sides in
   the layout of the libraries; tcs_pack_cholesky, Cholesky factors as factors of an LU
 
@@ -246,7 +245,7 @@ KERNELS = {
         _NUMBERS,
     ),
     "measure_systems": KernelSpec(
-        ("tcs_sizes", "tcs_doubtful"),
+        ("tcs_sizes",),
         _NUMBERS,
     ),
     "read_structure": KernelSpec(

@@ -1,6 +1,6 @@
 """Errors of answers divided by their bounds, computed independently of the library.
 
-Everything is computed on the host in extended precision where NumPy has it, so that the rounding of
+Errors are computed on the host in extended precision where NumPy has it, so that the rounding of
 the measurement does not count. A NaN or Inf in an answer gives inf, which meets no bound.
 """
 

@@ -9,7 +9,7 @@ class Collection:
     """Serves `files` by their path; the first answers have the `faults`, one each.
 
     A fault is 'cut' (the connection ends early), 'short' or 'long' (the stated length is wrong), 'slow'
-    (nothing comes), 'other' (an error page), or a status such as 500.
+    (nothing comes), 'other' (a web page instead of the file), or a status such as 500.
     """
 
     def __init__(self):

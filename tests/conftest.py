@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-# Processes that test at the same time share the cores, and threads of BLAS that wait for a core spin.  NumPy
-# reads the variable when it is imported.
+# Processes that test at the same time share the cores, and threads of BLAS that wait for a core spin.
+# OpenBLAS reads the variable when NumPy is imported.
 if count := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))
 
@@ -40,7 +40,7 @@ def pytest_addoption(parser):
         help="seconds that all kinds of random cases share, on each array library (default %(default)s)",
     )
     group.addoption(
-        "--fuzz-seed", type=int, default=0, metavar="S", help="of the cases (default 0)"
+        "--fuzz-seed", type=int, default=0, metavar="S", help="seed of the cases (default 0)"
     )
     group.addoption("--fuzz-case", metavar="KIND:SEED:NUMBER", help="only this case")
 
@@ -56,7 +56,7 @@ def compiles(item):
 
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
-        # Processes that share the tests end at the same time if long tests come first.
+        # Processes that share the tests end at about the same time if long tests come first.
         items.sort(key=lambda item: (not compiles(item), item.get_closest_marker("slow") is None))
     else:
         items.sort(key=compiles)  # they come last, after another process has compiled the kernels

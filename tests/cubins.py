@@ -4,7 +4,7 @@ import struct
 from collections import Counter
 from typing import NamedTuple
 
-# How the value of an attribute is stored, and attributes, as `cuobjdump -elf` names them.
+# `cuobjdump -elf` names them EIFMT_SVAL (a way to store a value), EIATTR_FRAME_SIZE, EIATTR_KPARAM_INFO.
 SIZED, FRAME_SIZE, PARAMETER = 0x04, 0x11, 0x17
 NO_BITS = 8  # a section without contents
 

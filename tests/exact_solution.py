@@ -15,7 +15,7 @@ def integers(v):
 
 
 def solution(a, b):
-    """Return the exact x of A x = b as fractions, by elimination without division (Bareiss)."""
+    """Return the exact x of A x = b as fractions, by fraction-free elimination (Bareiss)."""
     n, (entries, scale), (of_b, scale_b) = len(b), integers(a), integers(b)
     rows = [entries[i * n : (i + 1) * n] + [of_b[i]] for i in range(n)]
     before = 1

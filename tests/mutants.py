@@ -1,7 +1,7 @@
 """Do the tests see a mistake? A mutant is one changed line of the library; the tests of its part run on it.
 
     python tests/mutants.py                   # all of them
-    python tests/mutants.py --part lu --only 3 7
+    python tests/mutants.py --only 3 7
 
 A mutant is killed if a test fails, or does not end. If no test can distinguish a mutant from the library, its
 entry gives the reason. The script fails if a mutant without a reason survives, or if fewer than `LEAST` of
@@ -180,7 +180,7 @@ MUTANTS = (
         "_contract/schedule.py",
         "if n - panel.stop < rules.overlap_rows:",
         "if n + panel.stop < rules.overlap_rows:",
-        equivalent="Looking ahead changes no bit, only when it is done.",
+        equivalent="Looking ahead changes no bit, only the order of the work.",
     ),
     Mutant(
         "lu",
@@ -470,7 +470,7 @@ def first_failure(mutant, tests):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--part", choices=PARTS)
-    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="of the mutants")
+    parser.add_argument("--only", type=int, nargs="+", metavar="NUMBER", help="these mutants")
     parser.add_argument(
         "--tests", type=Path, default=ROOT / "tests", help="another folder of tests"
     )

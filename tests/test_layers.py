@@ -32,7 +32,7 @@ PACKAGES = {
     "_refine": PURE | {"_contract"},
     "_solve": PURE | {"_contract", "_backends.cpu", "_backends", "_lu", "_refine", "scipy"},
     "_gemm": PURE | {"_backends"},
-    # SciPy's functions, whose answers are verified, and CuPy's.
+    # SciPy's functions with verified answers, for arrays of NumPy and CuPy.
     "_family": PURE | {"_backends.cpu", "_backends", "_lu", "_refine", "_solve", "scipy", "cupy"},
     # Progress, pictures, tables and energy use libraries that are imported where they are needed.
     "_study": PURE
@@ -157,7 +157,7 @@ def test_every_package_of_a_solve_is_in_that_order():
     assert folders == {*OF_SOLVE}
 
 
-def test_what_a_package_may_import_some_module_imports():
+def test_every_library_but_cupy_that_a_package_may_import_is_imported():
     shared = {*PURE, "_contract", "kernels", "cupy", *PACKAGES}
     for row, allowed in PACKAGES.items():
         paths = [path for module, path in FILES.items() if package_of(module) == row]
@@ -172,7 +172,7 @@ def test_modules_import_each_other_in_no_circle():
     assert {*order} == {*FILES}
 
 
-def test_a_package_is_an_empty_folder_around_its_modules():
+def test_a_package_has_several_modules_and_only_a_docstring_of_its_own():
     starts = [
         path for path in FILES.values() if path.name == "__init__.py" and path.parent != FOLDER
     ]

@@ -107,7 +107,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error_of_the_library():
         tcsolve.slove  # noqa: B018
 
 
-def test_the_version_is_that_of_the_distribution():
+def test_the_version_has_three_numbers():
     assert re.fullmatch(r"\d+\.\d+\.\d+.*", tcsolve.__version__)
 
 
@@ -170,10 +170,10 @@ def modules():
     return ["tcsolve", *sorted(names)]
 
 
-def test_every_example_in_the_documentation_runs():
+def test_every_example_in_a_docstring_runs():
     attempted = 0
     for name in modules():
-        # Without an example there is nothing to run, and CuPy's modules need not be there.
+        # A module without an example is not imported, because it may need CuPy.
         spec = importlib.util.find_spec(name)
         if ">>> " not in Path(spec.origin).read_text("utf-8"):
             continue

@@ -39,7 +39,7 @@ ignore_missing_imports = true
 ignore_errors = true
 
 [mypy-tcsolve]
-# An error of SciPy's is Any where SciPy has no types.
+# LinAlgWarning is Any where SciPy has no types.
 disallow_subclassing_any = false
 """
 COMPILED = ("*.so", "*.pyd", "*.a", "*.lib", "__pycache__", "tests")

@@ -59,13 +59,13 @@ def test_every_source_is_in_the_sdist_and_in_the_wheel(built, folder):
 
 
 @pytest.mark.slow
-def test_type_checkers_find_the_types_in_the_wheel(built):
+def test_the_wheel_has_the_types(built):
     _, in_wheel, _ = built
     assert {"tcsolve/py.typed", "tcsolve/__init__.pyi", "tcsolve/matrices/__init__.pyi"} <= in_wheel
 
 
 @pytest.mark.slow
-def test_the_sdist_can_be_tested_and_the_wheel_holds_no_tests(built):
+def test_the_sdist_holds_tests_and_the_wheel_holds_none(built):
     in_sdist, in_wheel, _ = built
     assert {"pyproject.toml", "LICENSE", "tests/conftest.py", "tests/bounds.py"} <= in_sdist
     assert all(name.startswith(("tcsolve/", "tcsolve-")) for name in in_wheel)

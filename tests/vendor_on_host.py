@@ -1,13 +1,14 @@
-"""The functions of a device's `vendor` in NumPy and SciPy, one matrix after the other; tests compare both."""
+"""The functions of a device's `vendor` in NumPy and SciPy, one matrix after the other, for comparison."""
 
 import numpy as np
 import scipy.linalg
 
 from tcsolve._backends.cpu.ops import NumpyOps
-from tcsolve._solve.vendor.system import ALL_READ, TRIANGULAR
+from tcsolve._solve.vendor.measure import limits
+from tcsolve._solve.vendor.system import ALL_READ, TRIANGULAR, System
 from tcsolve._solve.verify.long_double_residual import residual
 
-__all__ = ["HostVendorOps"]
+__all__ = ["HostVendor", "HostVendorOps", "boards", "doubtful"]
 
 _ops = NumpyOps()
 
@@ -45,7 +46,7 @@ def _lu(a):
 def _cholesky(a):
     try:
         l = np.linalg.cholesky(a)
-    except np.linalg.LinAlgError:  # a device takes an LU without pivoting, which may exist
+    except np.linalg.LinAlgError:  # on a device, an LU without pivoting may still give a finite x
         return _lu(a)[0], 1
     return lambda v, adjoint: scipy.linalg.cho_solve((l, True), v, check_finite=False), 0
 
@@ -59,10 +60,40 @@ def _triangle(a, lower):
     return solve, info
 
 
-class HostVendor:
-    """Stands in for the module, and records the sizes and types of the factored matrices."""
+def doubtful(board, k, limits, triangular):
+    """Tell which systems `solve_and_judge` calls doubtful."""
+    difference, read, beyond, spoilt, zero, inf, one, grown, info = board[:9]
+    rest, size, (bound, least, safe, agrees) = board[9 : 9 + k], board[9 + k :], limits
+    with np.errstate(all="ignore"):
+        good = (spoilt == 0) & ((beyond == 0) | (difference <= agrees * read)) & (info == 0)
+        good &= (zero == 0) | (not triangular)
+        good &= (inf > 1 / safe) & (inf < safe) & (one < safe) & (1 / one / grown >= least)
+        met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
+        return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))
 
-    largest_at_once = 128
+
+def boards():
+    """Yield (board, system, which systems are doubtful) with ordinary, extreme and special numbers."""
+    rng, (m, n, k) = np.random.default_rng(0), (4000, 6, 2)
+    values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-14, 1e-9, 1, 3, 1e200, np.inf, np.nan])
+    for kind in ("general", "positive definite", "upper triangular"):
+        a, b = np.empty((m, n, n)), np.empty((m, n, k))
+        system = System(a, b, kind, None, kind == "positive definite", False, False)
+        board = np.zeros((9 + 2 * k, m))
+        board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
+        for s in range(1, m):  # one or two numbers of each system are replaced
+            board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
+        if kind in TRIANGULAR:
+            board[8] = 0.0  # the info of a factorization, which triangles do not have
+        wanted = doubtful(board, k, limits(system), kind in TRIANGULAR)
+        assert not wanted[0] and 0.3 < wanted.mean() < 0.99
+        yield board, system, wanted
+
+
+class HostVendor:
+    """Stands in for the module `vendor`, and records the sizes and types of the factored matrices."""
+
+    largest_at_once, MEASURED_COLUMNS = 128, 4
 
     def __init__(self):
         self.factored, self.solved_at_once, self.dtypes = [], [], set()
@@ -70,14 +101,12 @@ class HostVendor:
     def most_at_once(self, kind, n):
         return 5000
 
-    def takes_at_once(self, alone, n, k, dtype, kind):
-        return k == 1 and n <= self.largest_at_once
-
     def bytes_for_columns(self, dtype, kind, n, columns):
         return 0
 
-    def bytes_at_once(self, m, n, k, dtype, band):
-        return 0
+    def bytes_at_once(self, alone, shape, dtype, kind, band):
+        _, n, k = shape
+        return 0 if k == 1 and n <= self.largest_at_once else None
 
     def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False):
         self.solved_at_once.append(a.shape[:2])
@@ -100,11 +129,8 @@ class HostVendor:
     def solve_and_judge(self, a, b, kind, band, limits):
         board = np.empty((9 + 2 * b.shape[2], len(a)))
         x = self.solve_at_once(a, b, kind, band, limits[0], board)
-        doubtful = self.doubtful(board, b.shape[2], limits, kind in TRIANGULAR)
-        return x, doubtful, int(doubtful.sum())
-
-    def measures_one(self, k):
-        return k <= 4
+        found = doubtful(board, b.shape[2], limits, kind in TRIANGULAR)
+        return x, found, int(found.sum())
 
     def measure_one(self, a, band, y, b, info, board, *, residuals=None):
         k = b.shape[1]
@@ -141,7 +167,10 @@ class HostVendor:
         out[:, k:] = _ops.probes(n).T[2 : 2 + probes]
         return out
 
-    def measure(self, a, x, b, y, info, out, *, residuals=None):
+    def measure(self, a, x, b, y, info, out, *, residuals=None, known=None):
+        if known is not None:
+            self._measure_by(*known, x[0], b[0], y[0], info, out)
+            return
         with np.errstate(all="ignore"):
             wide = np.result_type(a.dtype, np.float64)
             norm, size = np.abs(a.astype(wide)), np.abs(x.astype(wide)).max(axis=1)
@@ -153,23 +182,12 @@ class HostVendor:
         if residuals is not None:
             residuals[:] = np.swapaxes(r, 1, 2)
 
-    def sizes(self, sums, answers, b, y, info, out):
-        x, ax = answers
+    def _measure_by(self, of_rows, of_columns, ax, x, b, y, info, out):
         info = 0 if info is None else info[0]
         with np.errstate(all="ignore"):
             grown = np.abs(y).sum(axis=1).max(initial=0)
-            ends = [*(x.max() for x in sums), grown, info]
+            ends = [of_rows.max(), of_columns.max(), grown, info]
             out[:, 0] = [*ends, *np.abs(b - ax).max(axis=0), *np.abs(x).max(axis=0)]
-
-    def doubtful(self, board, k, limits, triangular):
-        difference, read, beyond, spoilt, zero, inf, one, grown, info = board[:9]
-        rest, size, (bound, least, safe, agrees) = board[9 : 9 + k], board[9 + k :], limits
-        with np.errstate(all="ignore"):
-            good = (spoilt == 0) & ((beyond == 0) | (difference <= agrees * read)) & (info == 0)
-            good &= (zero == 0) | (not triangular)
-            good &= (inf > 1 / safe) & (inf < safe) & (one < safe) & (1 / one / grown >= least)
-            met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
-            return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))
 
     def read_as(self, a, below, above, mirror, seen):
         n = a.shape[1]

@@ -1,6 +1,6 @@
-// The last steps of a verification: sizes for one large system A X = B, and which of many systems are doubtful.
+// The last step of the verification of one large system A X = B: norms and sizes, from sums of |a_ij| and from A X,
+// which earlier launches have computed.
 //
-// tcs_sizes  norms and sizes for one system, from sums of |a_ij| and from A X, which earlier launches have computed.
 //   out      double [4 + 2 k], zero before the launch: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x|
 //            of each column, and max |x| of each, as tcs_stack_measure gives them.  A NaN makes each number NaN that is
 //            computed from it.
@@ -11,17 +11,6 @@
 //   info     int, or null for 0.
 //
 //   Grid 2 + ceil(k / 32) ceil(n / 128), block 256.  Rounding: FP64, in an order that depends on n alone.
-//
-// tcs_doubtful  which of `count` systems are doubtful, from the numbers of tcs_read_as and tcs_stack_measure.
-//   doubtful  char[count]: 0 if a system meets all bounds, else 1.
-//   board     double[5][count] of tcs_read_as, followed by [4 + 2 k][count] of tcs_stack_measure.
-//   bound     the upper bound on max |b - A x| / (||A||_inf max |x|).
-//   least     the lower bound on 1 / (||A||_1 ||y||_1).
-//   safe      norms and sizes must lie between 1 / safe and safe.
-//   agrees    the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
-//             are not read must be zero.
-//   triangular  not 0 if a zero on the diagonal makes the matrix singular.
-//   Grid ceil(count / 256), block 256.
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
 
@@ -71,22 +60,4 @@ tcs_sizes(
         for (int w = 1; w < WARPS; ++w) rest = larger(rest, rests[w][lane]), size = larger(size, of_x[w][lane]);
         raise(out + 4 + c, rest), raise(out + 4 + k + c, size);
     }
-}
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_doubtful(
-    char* doubtful, const double* board, Index count, Index k, double bound, double least, double safe, double agrees,
-    Index triangular
-) {
-    const Index s = Index(blockIdx.x) * THREADS + threadIdx.x;
-    if (s >= count) return;
-    const auto at = [=](Index row) { return board[row * count + s]; };
-    const double inf = at(5), one = at(6), grown = at(7);
-    bool good = at(3) == 0 && (at(2) == 0 || at(0) <= agrees * at(1)) && at(8) == 0 && !(triangular && at(4) != 0);
-    good = good && inf > 1 / safe && inf < safe && one < safe && 1 / one / grown >= least;
-    for (Index c = 0; good && c < k; ++c) {
-        const double rest = at(9 + c), size = at(9 + k + c);
-        good = size < safe && (size > 1 / safe ? rest / inf / size <= bound : size == 0 && rest == 0);
-    }
-    doubtful[s] = !good;
 }

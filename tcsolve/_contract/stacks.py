@@ -34,7 +34,15 @@ class StackFactors(Protocol):
 
 
 class Stacks(Protocol):
-    """What a backend does with stacks; an algorithm finds it as `ops.vendor`."""
+    """What a backend does with stacks; an algorithm finds it as `ops.vendor`.
+
+    Attributes
+    ----------
+    MEASURED_COLUMNS : int
+        Largest number of right-hand sides for `measure_one`; 0 if there is no such function.
+    """
+
+    MEASURED_COLUMNS: int
 
     # ---- structures and right-hand sides ---------------------------------------
 
@@ -69,11 +77,18 @@ class Stacks(Protocol):
 
     # ---- solves by one launch --------------------------------------------------
 
-    def takes_at_once(self, alone, n, k, dtype, kind):
-        """Tell whether one launch solves one system (`alone`), or a stack, of n unknowns and k columns."""
+    def bytes_at_once(self, alone, shape, dtype, kind, band):
+        """Return the bytes that `solve_at_once` allocates for its factors; None if other methods are faster.
 
-    def bytes_at_once(self, m, n, k, dtype, band):
-        """Return the bytes that `solve_at_once` allocates for its factors."""
+        Parameters
+        ----------
+        alone : bool
+            True for one system that is no stack.
+        shape : tuple of int
+            (m, n, k): the numbers of systems, of unknowns, and of right-hand sides of a system.
+        dtype, kind, band
+            Those of a, and the arguments of `solve_at_once`.
+        """
 
     def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False):
         """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
@@ -101,9 +116,14 @@ class Stacks(Protocol):
     def solve_and_judge(self, a, b, kind, band, limits):
         """Return (x, which systems are doubtful, their number) for a stack of small systems.
 
-        The first arguments are those of `solve_at_once`, and x has the same bits.  A system is doubtful
-        under the rules and `limits` of `doubtful`.  x and the flags are on the device, the number is on the
-        host.  For a single system there are no flags (None): the number tells whether it is doubtful.
+        The first arguments are those of `solve_at_once`, and x has the same bits.  x and the flags, an array
+        of bool (m,), are on the device; the number is on the host.  For a single system there are no flags
+        (None): the number tells whether it is doubtful.
+
+        A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
+        limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
+        difference of mirror images).  The norms must also be at least the reciprocal of the third limit.  The
+        last limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
         """
 
     # ---- factors by the libraries ----------------------------------------------
@@ -144,7 +164,7 @@ class Stacks(Protocol):
 
     # ---- verification ----------------------------------------------------------
 
-    def measure(self, a, x, b, y, info, out, *, residuals=None):
+    def measure(self, a, x, b, y, info, out, *, residuals=None, known=None):
         """Fill `out` with the norms that verify the solutions x of A x = b.
 
         Parameters
@@ -161,28 +181,11 @@ class Stacks(Protocol):
             (or 0), max |b - A x| of each column, and max |x| of each column.
         residuals : array, shape (m, k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
+        known : tuple of array, optional
+            For one large system: the sums of |a_ij| over the rows, shape (n,), and over the columns, and A x,
+            shape (n, k), in FP64 or complex128.  Then a is not read, no residuals are returned, and `out`
+            has zeros before the call.
         """
-
-    def sizes(self, sums, answers, b, y, info, out):
-        """Fill `out` as `measure` does, for one system, from the sums of |a_ij| and from A x.
-
-        Parameters
-        ----------
-        sums : tuple of array, shape (n,), float64
-            The sums of |a_ij| over the rows, and over the columns.
-        answers : tuple of array, shape (n, k)
-            x, in the dtype of b, and A x in FP64 or complex128.
-        b : array, shape (n, k)
-        y : array, shape (c, n), contiguous
-            A**-1 g for c vectors g.
-        info : array of int32, shape (1,), or None
-            The info of the factorization.
-        out : array, shape (4 + 2 k, 1)
-            Zeros before the call.
-        """
-
-    def measures_one(self, k):
-        """Tell whether `measure_one` supports k right-hand sides."""
 
     def measure_one(self, a, band, y, b, info, board, *, residuals=None):
         """Return x of one system, and fill `board` with its verification, by one launch on the whole device.
@@ -203,22 +206,4 @@ class Stacks(Protocol):
             rows `seen` of `read_as`, then the rows `out` of `measure`.
         residuals : array, shape (k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
-        """
-
-    def doubtful(self, board, k, limits, triangular):
-        """Return an array of bool (m,) on the device: True for systems that the host has to check.
-
-        Parameters
-        ----------
-        board : array, shape (9 + 2 k, m), contiguous
-            The rows `seen` of `read_as`, then the rows `out` of `measure`.
-        k : int
-            Number of right-hand sides.
-        limits : tuple of float
-            (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-            difference of mirror images).  The norms must also be at least the reciprocal of the third
-            limit.  The last limit is relative to the largest |a_ij|; it is -1 if entries that are not read
-            must be zero.
-        triangular : bool
-            True if a zero on the diagonal makes a matrix singular.
         """

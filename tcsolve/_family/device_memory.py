@@ -18,7 +18,7 @@ def guards_memory(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         for given in (*args, *kwargs.values()):
-            # Of a pair of factors, look at the matrix that it keeps: to read lu or piv may compute them.
+            # Of a pair of factors, look at the matrix that it keeps: reading lu or piv may compute them.
             array = given
             if isinstance(given, tuple):
                 array = getattr(given, "matrix", None)

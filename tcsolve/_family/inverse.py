@@ -50,7 +50,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     Raises
     ------
     LinAlgError
-        A pivot is exactly zero.
+        A pivot is exactly zero; with 'pos', A is not positive definite.
     ValueError
         a is not square, or holds NaN or Inf.
 
@@ -122,7 +122,7 @@ def det(a, overwrite_a=False, check_finite=True):
     a : array_like, shape (..., n, n)
         The matrix, or a stack of matrices; NumPy or CuPy.
     overwrite_a : bool
-        Allow writing the factors to the memory of a.
+        Allow a to be overwritten.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
 
@@ -171,7 +171,7 @@ def det(a, overwrite_a=False, check_finite=True):
 
 
 def _det_of(a, dtype, overwrite_a=False):
-    """Return the determinant of a (n, n); with `overwrite_a` the factors are in the memory of a."""
+    """Return the determinant of a (n, n); with `overwrite_a`, a may be overwritten."""
     mine = overwrite_a and a.dtype == dtype and a.flags.c_contiguous and a.flags.writeable
     kept = a.astype(np.result_type(dtype, np.float64), copy=mine)
     work = a if mine else np.array(a, dtype, order="C")

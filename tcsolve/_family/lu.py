@@ -101,9 +101,9 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
 
     Notes
     -----
-    A single square matrix is factored by `tcsolve.factor` if it is on a GPU, or if a precision below its own
-    is predicted to be fastest.  `lu_solve` refines with these factors.  Then lu and piv are computed, in the
-    precision of A, only when the tuple is unpacked or indexed.
+    A single square matrix in FP32 or FP64 is factored by `tcsolve.factor` if it is on a GPU, or if a
+    precision below its own is predicted to be fastest.  `lu_solve` refines with these factors.  Then lu and
+    piv are computed, in the precision of A, only when the tuple is unpacked or indexed.
 
     Examples
     --------

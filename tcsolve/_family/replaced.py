@@ -55,7 +55,7 @@ NUMPY = {"solve": _solve_as_numpy, "inv": _inv_as_numpy, "det": _det_as_numpy}
 def cupy_functions(linalg):
     """Return {name: function} for the module cupy.linalg.
 
-    For arguments that tcsolve does not solve, each calls the function that has the name now.
+    For arguments that tcsolve does not solve, each calls the function that `linalg` has now under this name.
     """
     return {
         "solve": functools.partial(_solve_as_cupy, linalg.solve),

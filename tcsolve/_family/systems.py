@@ -22,7 +22,7 @@ class DenseSystem:
 
     @classmethod
     def of(cls, ops, a, norm=None):
-        """Convert a to FP64, unless its dtype is one of LAPACK."""
+        """Convert a to FP64, unless its dtype is one of LAPACK's."""
         return cls(ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float)), norm)
 
     @property

@@ -88,8 +88,8 @@ def solve_triangular(
 def _by_vendor(a, b, *, trans, lower, unit_diagonal, check_finite):
     """Return x of one system or a stack on a device, or None.
 
-    It is None if an answer misses the bound or an argument is wrong.  Then the caller solves each system by
-    itself.
+    It is None if an answer misses the bound, or if an argument is wrong or empty.  Then the caller solves
+    each system by itself.
     """
     n, vector = a.shape[-1], b.ndim == 1
     if not (

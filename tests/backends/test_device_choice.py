@@ -90,7 +90,7 @@ def test_auto_solves_on_the_host_where_the_device_cannot(capability, missing, to
 
 
 def public_calls(cupy, a, b):
-    """Return public calls on arrays of the device, by name; factors are made before."""
+    """Return public calls that use the device, by name; their factors exist already."""
     f, inverse = tcsolve.factor(a), cupy.linalg.inv(a)
     stack = cupy.stack([a, a])
     of_stack = tcsolve.factor(stack)

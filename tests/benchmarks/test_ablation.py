@@ -102,7 +102,7 @@ class System:
 
 @pytest.fixture
 def run(ablation, monkeypatch, tmp_path):
-    """A function that runs the script on fake systems, and returns its rows and facts."""
+    """A function that runs the script on fake systems, and returns its rows, facts and page."""
     System.calls.clear()
     monkeypatch.setattr(ablation, "System", System)
     monkeypatch.setattr(ablation, "free_memory", lambda: None)

@@ -373,7 +373,7 @@ def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, m
     corrections = script("corrections")
     x = np.random.default_rng(3).standard_normal((40, 50)).astype(np.float32)
     x *= np.exp2(np.arange(40))[:, None] if axis else np.exp2(np.arange(50))
-    x[:, 7] = x[5] = 0  # no row or column of zeros is divided by
+    x[:, 7] = x[5] = 0  # their largest entry, 0, must not be a divisor
     top = np.abs(x).max(axis=axis, keepdims=True)
 
     rounded = corrections.CORRECTIONS[name](x, axis)

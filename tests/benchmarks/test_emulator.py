@@ -14,7 +14,7 @@ from tcsolve._arithmetic.tensor_cores import UNITS
 
 
 class Device:
-    """A chain of an instruction as the tensor cores of a unit would add it, from fewer operands."""
+    """The sums of a chain of an instruction as the tensor cores of a unit would compute them."""
 
     def __init__(self, script, unit, low, monkeypatch):
         self.emulator, self.kit = script("emulator"), script("_instructions")
@@ -56,7 +56,8 @@ def test_the_rule_that_made_the_sums_comes_first_and_alone(unit, low, script, mo
     small = [row for row in rows if row["stage"] != first["stage"]]
     exact = [row["rule"] for row in small if row["agree"] == row["outputs"]]
     assert any(f"least e {sums.least}, zero plus" in rule for rule in exact)
-    if low == "tf32":  # the products of FP16 are never so small, and those of BF16 have few bits
+    # No sum of FP16 or BF16 is rounded to zero: their products are not so small, or have few bits.
+    if low == "tf32":
         assert not any("normalized" in rule or "zero sign" in rule for rule in exact)
 
 

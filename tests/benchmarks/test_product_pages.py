@@ -1,4 +1,4 @@
-"""The pages and figures of products alone; nothing here needs a device or measures a time."""
+"""The scripts of products, with their pages and figures; nothing here needs a device."""
 
 import argparse
 import json
@@ -139,7 +139,7 @@ def bench_unit(refine):
 
 
 def test_sums_that_truncate_are_no_failure(script):
-    # Errors of one sign grow like k, so an error of 4.9e-3 at k = 8192 is right, and SGEMM's 1.7e-3, too.
+    # Errors of one sign grow like k, so an error of 4.9e-3 at k = 8192 is allowed, and SGEMM's 1.7e-3, too.
     bench = script("gemm")
     a, b = product(8192, np.float16)
     reference = bench.Reference(a, b)

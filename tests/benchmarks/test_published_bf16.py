@@ -81,7 +81,7 @@ def test_the_first_x_and_each_start_of_gmres_count_as_solves(program):
     identity, ones = identity_factors(program, 6), np.ones(6)
     exact = program.Problem(np.eye(6), identity, ones)
     assert program.solves(exact) == program.solves(exact, 1e-10) == 1
-    # One step of GMRES reduces the residual by about 5e-4, so each of five cycles has one step.
+    # One step of GMRES multiplies the residual by about 5e-4, so each of five cycles has one step.
     problem = program.Problem(np.diag([2.0, 2, 2, 2.002, 2.002, 2.002]), identity, ones)
     assert program.solves(problem, 1e-3) == 1 + 5 * (1 + 1)
     assert program.solves(problem, 1e-3, most=10) is None

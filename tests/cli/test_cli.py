@@ -619,7 +619,7 @@ def own_errors(err):
 )
 def test_an_interrupt_at_the_start_leaves_one_line_and_no_traceback(start, module):
     command = [sys.executable, "-P", "-X", "importtime", *STARTS[start], "solve", "-"]
-    process = interrupted_after(module, command)  # it waits for standard input otherwise
+    process = interrupted_after(module, command)  # the command waits for standard input
     _, err = process.communicate(timeout=60)
     assert own_errors(err) == ["tcsolve: error: interrupted"]
     assert process.returncode == 130

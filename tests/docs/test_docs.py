@@ -153,7 +153,8 @@ def built(tmp_path_factory):
     shutil.copytree(ROOT / results, folder / results)
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "html"]
     command += [folder / "docs", folder / "html"]
-    # Not in the checkout: there Python would import the packages of the checkout, not the installed ones.
+    # Sphinx does not run in the checkout: there Python would import the packages of the checkout, not the
+    # installed ones.
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env=dict(os.environ))
     assert done.returncode == 0, done.stderr
     return folder / "html"

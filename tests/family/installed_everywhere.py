@@ -1,4 +1,4 @@
-"""A plugin of pytest that rebinds the functions as `tcsolve run` does, before the tests are imported."""
+"""A plugin of pytest: if TCSOLVE_SWAP is set, it rebinds the functions first, as `tcsolve run` does."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What measures and corrects answers; another array module stands in for CuPy on a device."""
+"""Systems that measure answers, and their corrections; another array module stands in for CuPy."""
 
 import types
 import warnings

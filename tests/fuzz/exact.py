@@ -87,7 +87,7 @@ def backward_errors(a, x, b, exactly=False):
     error : ndarray of float64, shape (k,)
         Infinite where x is not finite.
     radius : ndarray of float64, shape (k,)
-        The true error is within ``error - radius`` and ``error + radius``; 0 if it is exact.
+        The true error is between ``error - radius`` and ``error + radius``; 0 if it is exact.
     """
     finite = np.isfinite(x).all(axis=0)
     error, radius = np.full(x.shape[1], np.inf), np.zeros(x.shape[1])
@@ -183,7 +183,7 @@ def _integers(v):
 
 
 def rcond(a):
-    """Return the reciprocal condition number in the 1-norm, to 30 bits; 0 if it is below 1e-323.
+    """Return the reciprocal condition number in the 1-norm, to 30 bits; 0 for a singular a or an underflow.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def is_singular(a):
 def is_rounded_solution(a, x, b):
     """Tell whether x (n, k) is the exact solution, each entry rounded to the nearest number of its dtype.
 
-    It is asked of small real systems only; for others the answer is False.
+    Only small real systems are examined; for others the answer is False.
     """
     if len(a) > MOST_FRACTIONS or "c" in (a.dtype.kind, b.dtype.kind):
         return False

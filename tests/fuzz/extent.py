@@ -1,4 +1,4 @@
-"""Counts beyond the limits of grids and of 16 bits: many columns and many slices, for each public call."""
+"""Counts beyond the limits of grids and of 16 bits: many columns and many slices, for public calls."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ __all__ = ["CALLS", "COUNTS", "Call", "largest_failure", "run_extents"]
 
 # Just above 65535, the largest second dimension of a grid; above 2**16; and far above both.
 COUNTS = (65536, 70000, 3_000_000)
-# Unknowns of the systems whose allocations fail, and those of systems of many columns or slices.
+# Unknowns of the systems whose allocations fail, and of those with many columns (one less for many slices).
 ALLOCATED, SMALL = 600, 3
 # The shape of the stack whose allocations fail.
 STACK = (40, 50, 50)
@@ -64,8 +64,8 @@ class Call(NamedTuple):
 def largest_failure(place, call):
     """Return the largest k of the failing allocator, None on the host or where nothing is allocated.
 
-    Raises an AssertionError if a call with too little memory ends with another error than ours, or changes an
-    array of the caller, or if the next call finds another result than the first one.
+    Raises an AssertionError if a call with too little memory has another result or changes an array of the
+    caller, or if the next call finds another result.  An error that is not ours is passed on.
     """
     if place.on_host or call.allocating is None:
         return None
@@ -233,7 +233,7 @@ def _allocating_product(function, shape):
 
 
 def _of_family(name, call, structure=lambda a: a, stored=lambda a: a):
-    """Return the `Call` of a function of SciPy, with many columns; it takes a matrix as it is `stored`."""
+    """Return the `Call` of a function of `_family` on many columns; it takes a matrix as it is `stored`."""
     columns = many_columns(lambda a, b: call(stored(a), b), structure)
     return Call(name, columns, None, _allocating(call, lambda a: stored(structure(a))), PRODUCTS)
 

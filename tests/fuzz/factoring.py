@@ -118,7 +118,7 @@ def _call_solve(rng, place, f, a):
 
 
 def _call_in_vain(rng, place, f, a):
-    """Check that wrong right-hand sides are refused, and that the factors can still be used."""
+    """Check that wrong right-hand sides are refused."""
     n = len(a)
     wrong = (np.ones(n + 1), np.full(n, np.nan), np.ones((n, 1, 1)), np.ones((n + 2, 2)))
     outcomes = [Outcome(lambda b=b: f.solve(place.given(b))) for b in wrong]
@@ -128,7 +128,7 @@ def _call_in_vain(rng, place, f, a):
 
 
 def _call_with_nan(rng, place, f, a):
-    """Check that a column with NaN has that status and a NaN as x, and that the other columns are solved."""
+    """Check that b with NaN in a column has the status NONFINITE_INPUT, and that this column of x is NaN."""
     b = gauss(rng, (len(a), 3))
     b[int(rng.integers(len(a))), 1] = np.nan
     outcome = Outcome(lambda: f.solve_ex(place.given(b), check_finite=False))

@@ -1,4 +1,4 @@
-"""Random matrices, right-hand sides, layouts and options, each from one random generator."""
+"""Random matrices, right-hand sides and layouts, and the names of precisions and structures."""
 
 import numpy as np
 import scipy.linalg
@@ -168,7 +168,7 @@ def matrix(rng, family, n, is_complex):
 
 
 def right_hand_sides(rng, a, shape):
-    """Return b for a stack or matrix a: random, of known x, with zeros, a unit vector, or of any size."""
+    """Return b for a stack or matrix a: random, of known x, with zeros, a unit vector, or of any scale."""
     is_complex = a.dtype.kind == "c"
     b = gauss(rng, shape, is_complex or rng.random() < 0.1)
     kind = rng.random()
@@ -188,7 +188,7 @@ def right_hand_sides(rng, a, shape):
 
 
 def read_under(a, structure, lower):
-    """Return the matrix that SciPy reads a stack a as under `structure`."""
+    """Return the full matrices that SciPy reads in a stack a under `structure`."""
     i, j = np.indices(a.shape[-2:])
     if structure == "diagonal":
         return np.where(i == j, a, 0)

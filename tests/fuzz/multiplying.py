@@ -193,7 +193,7 @@ def _product_complaints(exact, c, told, options):
 
 
 def _lost_below(limit, told, k):
-    """Return the error from subnormal numbers: a product rounds k products and k sums to the subnormal unit.
+    """Return the error from subnormal numbers: k products and k sums are rounded to the subnormal unit.
 
     Tensor cores truncate g + 1 terms for g products, so at most 1.25 times as many terms as products.
     """
@@ -225,7 +225,7 @@ def _addend_complaints(rng, place, call, exact, told, c):
     scaled = 0 if beta == 0 else LONG(beta) * addend.astype(LONG)
     with np.errstate(all="ignore"):
         wanted = alpha * exact.value + scaled if alpha else scaled + 0 * exact.size
-        # The FP32 sum and both products by scalars are rounded, and so are the scalars.
+        # The sum and both products by scalars are rounded, and so are the scalars.
         allowed = abs(alpha) * (told.bound + exact.rounding) * exact.size
         allowed = (
             allowed

@@ -65,7 +65,7 @@ class Place(NamedTuple):
         )
 
     def given(self, x):
-        """Return a NumPy array as an array of this place; CuPy copies numbers of BF16 as integers."""
+        """Return a NumPy array as an array of this place; BF16 goes to CuPy as integers of 16 bits."""
         if x.dtype == BFLOAT16 and not self.on_host:
             return self.xp.asarray(x.view(np.uint16)).view(BFLOAT16)
         return self.xp.asarray(x)

@@ -1,4 +1,4 @@
-"""Kinds of cases that leave the process: a fork that solves, and objects that are pickled or copied."""
+"""Kinds of cases of a child process that solves, and of objects that are pickled or copied."""
 
 import copy
 import os
@@ -28,7 +28,7 @@ def solve_in_a_fork(rng, place):
         return None
     a, b = _system(rng)
     precision = pick(rng, PRECISIONS)
-    solve_ex(place.given(a), place.given(b), precision=precision)  # starts what a library keeps
+    solve_ex(place.given(a), place.given(b), precision=precision)  # starts BLAS, or CUDA
     f = factor(a, precision=precision, device="cpu")
 
     def answers():
@@ -78,7 +78,7 @@ def _in_child(function):
 
 
 def pickle_and_copy(rng, place):
-    """Objects that are returned or raised are equal to their pickled copies; so are factors on the host."""
+    """Objects that are returned or raised are equal to their copies; copied factors give the same answers."""
     a, b = _system(rng)
     precision = pick(rng, PRECISIONS)
     given = place.given(a), place.given(b)

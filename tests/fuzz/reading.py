@@ -1,4 +1,4 @@
-"""Kind of cases that read Matrix Market files, whole and damaged; SciPy's reader and a plain one compare."""
+"""Kind of cases that read Matrix Market files, whole and damaged, to compare with two other readers."""
 
 import gzip
 import io
@@ -45,7 +45,7 @@ def read_file(rng, place):
         outcome = Outcome(lambda: matrices.load(path, limit_bytes=LIMIT_BYTES).a)
     found = [f"reading warns: {outcome}"] if outcome.warnings else []
     sound = stored == (gzip.compress(whole, mtime=0) if compressed else whole)
-    # For some damaged texts, SciPy's reader writes outside of its arrays.  So it gets no text that we refuse.
+    # For some damaged texts, SciPy's reader writes outside of its arrays.  So it gets none that we refuse.
     theirs = _by_scipy(text) if outcome.error is None or sound else None
     if outcome.error is None:
         found += _matrix_complaints(outcome.value, text, theirs)
@@ -102,7 +102,7 @@ def _plainly(text):
 
 
 def _file(rng):
-    """Return the bytes of a file that is as the format says, and its kind."""
+    """Return the bytes of a file that is not damaged, and its kind."""
     n = int(rng.integers(1, 6))
     field = pick(rng, ("real", "double", "integer", "complex", "pattern"))
     symmetry = pick(rng, ("general", "general", "symmetric", "skew-symmetric", "hermitian"))
@@ -131,7 +131,7 @@ def _entry(rng, i, j, layout, field, symmetry):
 
 
 def _damaged(rng, text):
-    """Return bytes that differ from a file in one to three places."""
+    """Return the bytes of a file after one to three random changes."""
     for _ in range(int(rng.integers(1, 4))):
         if not text:
             break

@@ -84,7 +84,7 @@ def _options(rng):
 
 
 def solve_at_the_ends_of_the_range(rng, place):
-    """A system whose rows, columns, entries or right-hand sides reach the ends of FP64."""
+    """A system whose rows, columns, entries or right-hand sides may reach the ends of FP64."""
     n, is_complex = int(rng.integers(2, 25)), rng.random() < 0.2
     a = gauss(rng, (n, n), is_complex)
     uniform = rng.uniform

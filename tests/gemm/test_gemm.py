@@ -1,4 +1,4 @@
-"""The products on NumPy: every argument, the bound, the scaling, and misuse."""
+"""Products: every argument, the bound, the scaling, and misuse."""
 
 import itertools
 import tracemalloc
@@ -372,7 +372,7 @@ def test_tiles_of_the_wmma_engine_are_small_where_multiprocessors_would_wait(n, 
     "size, t_in, kind, blocks",
     [(64, "fp16", 1, 6), (64, "bf16", 0, 5), (63, "fp16", 1, 0), (64, "float", 0, 0)],
 )
-def test_blocks_of_large_small_products_are_few_on_a_multiprocessor(size, t_in, kind, blocks, arch):
+def test_blocks_of_the_largest_batched_products_are_few_at_a_time(size, t_in, kind, blocks, arch):
     low, level = ("fp16", 3) if t_in == "float" else (t_in, 0)
     batched = Batched(size, size, size, t_in, low, level, 0, 0, 1, 1, kind, 0, 1)
     if (shape := batched_shape(batched, arch)) is None:
@@ -837,8 +837,8 @@ def fractions(x):
 def exact_ratio(c, a, b, bound, least=0.0):
     """Return the largest error of c = a b over the bound, in rational arithmetic.
 
-    A result below the normal numbers may miss one unit more for each product.  In the norms, entries other
-    than zero count as at least `least`.
+    A subnormal result may have a further error of the smallest subnormal number for each product.  In the
+    norms, entries other than zero count as at least `least`.
     """
     if not np.isfinite(c).all():
         return np.inf

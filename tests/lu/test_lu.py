@@ -33,7 +33,7 @@ class NarrowRules(HostRules):
 
 @dataclass(frozen=True)
 class AheadRules(NarrowRules):
-    """The columns of the next panel are updated first; those after a strip in the storage precision."""
+    """The columns of the next panel are updated first, by narrow panels in the storage precision."""
 
     overlap_rows = 10
 
@@ -447,7 +447,7 @@ def test_an_update_with_tiny_entries_stays_in_range(update):
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_a_complex_update_is_four_real_ones(update):
+def test_a_complex_update_errs_by_the_roundoff_of_its_operands(update):
     rng, how = np.random.default_rng(7), UPDATES[update]
     dtype = np.complex64 if how.storage == "float32" else np.complex128
     parts_ = lambda m, k: rng.standard_normal((m, k)) + 1j * rng.standard_normal((m, k))  # noqa: E731

@@ -74,7 +74,7 @@ def test_right_hand_sides_leave_the_matrix_alone():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64, np.complex128])
 @pytest.mark.parametrize("name", [name for name in CATALOG if name != "scattering_cylinder"])
-def test_every_type_is_made_from_double_precision(name, dtype):
+def test_every_problem_is_made_in_every_type(name, dtype):
     p = matrices.generate(name, 12, dtype=dtype)
     assert p.a.dtype == p.b.dtype == dtype
     assert np.isfinite(p.a).all() == np.isfinite(matrices.generate(name, 12).a).all()

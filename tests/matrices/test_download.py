@@ -1,4 +1,4 @@
-"""The download of a matrix from a server on this machine, with all errors that may occur."""
+"""The download of a matrix from a server on this machine, with errors that may occur."""
 
 import hashlib
 import io

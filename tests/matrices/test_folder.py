@@ -43,7 +43,7 @@ def test_index_is_typed_and_gives_cond(folder):
         ("name,group,n\none,HB,two\n", "line 2 is not as the columns say: .*'two'"),
     ],
 )
-def test_an_index_that_is_none_says_where_and_what_to_do(folder, text, told):
+def test_a_bad_index_says_where_and_what_to_do(folder, text, told):
     write(folder / "one.mtx", GOOD)
     (folder / "index.csv").write_text(text, "utf-8", "surrogateescape")
     for call in (matrices.index, partial(matrices.load, "HB/one"), partial(matrices.load, "one")):

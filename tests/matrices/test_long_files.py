@@ -108,7 +108,7 @@ print(peak() - before, time.perf_counter() - start, reason)
 
 
 def bomb(kind, members):
-    """Return 300 MiB as a gzip file of one member, or of many."""
+    """Return 300 MiB as a gzip file of one member or of many, and the error."""
     begin, block, reason = BOMBS[kind]
     if members == "many":
         return gzip.compress(begin) + 300 * gzip.compress(block, 1), reason
@@ -189,7 +189,7 @@ def test_standard_input_is_bounded_too(kind):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="only Linux tells the peak")
-def test_reading_takes_little_more_memory_than_the_matrix(tmp_path):
+def test_reading_takes_less_memory_than_the_matrix_and_its_text(tmp_path):
     path = tmp_path / "a.mtx"
     a = np.random.default_rng(0).standard_normal((1500, 1500))  # 17 MiB, and more text
     scipy.io.mmwrite(path, a, symmetry="general")

@@ -11,7 +11,7 @@ from tcsolve.matrices._files import read
 
 from tcsolve import matrices
 
-# A matrix of order 5 from the report on the format, with its values for each type.
+# A matrix of order 5 from the report on the format.
 DENSE = np.array(
     [[1.0, 0, 0, 4, 0], [0, 2, 0, 0, 0], [-3.5, 0, 3, 0, 0], [0, 0, 0, 4.25, 0], [0, 1e-3, 0, 0, 5]]
 )

@@ -10,7 +10,7 @@ from tcsolve._refine.double_double import Pair, product, residual, two_sum
 
 
 def exactly(a, x, b):
-    """Return b - A x as fractions, for real matrices and lists of x."""
+    """Return b - A x as fractions, for a real A and one right-hand side."""
     rows = [[Fraction(float(v)) for v in row] for row in a]
     return [
         Fraction(float(of_b)) - sum(u * v for u, v in zip(row, x, strict=True))

@@ -307,7 +307,7 @@ def test_an_operator_may_overwrite_what_it_gets():
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
-def test_corrections_of_low_precision_are_summed_in_fp64(dtype):
+def test_corrections_of_low_precision_give_an_fp64_x(dtype):
     a = matrices.generate("gauss", 100, seed=1).a + 20 * np.eye(100)
     inverse = np.linalg.inv(a).astype(dtype)
 
@@ -420,7 +420,7 @@ def test_a_converged_column_is_not_touched_again():
     assert ratio(a, solution.x, b) <= MET
 
 
-def test_columns_take_as_many_steps_together_as_alone():
+def test_columns_take_about_as_many_steps_together_as_alone():
     a = matrices.generate("svd_geo", 60, cond=1e5, seed=2).a
     b = np.random.default_rng(0).standard_normal((60, 4)) * 10.0 ** np.arange(4)
     b[:, 2] = a @ np.ones(60)
@@ -444,7 +444,7 @@ def test_the_history_never_rises_and_ends_at_the_reported_error():
     assert (errors[-1] <= solution.bound).all()
 
 
-# ---- the loop below it
+# ---- the loop that `refine` calls
 
 
 @pytest.mark.parametrize("norm, of_scaled", [(1.0, 1e30), (1e30, 1.0)])
@@ -550,7 +550,7 @@ def test_single_precision_factors_refine_in_the_steps_of_classical_refinement(fa
     assert found.iterations.tolist() == classical(a, b, correct, found.bound)[1].tolist()
 
 
-def test_slow_columns_take_as_many_steps_together_as_alone():
+def test_slow_columns_take_about_as_many_steps_together_as_alone():
     a, correct = rough(200, 0.1)
     b = np.random.default_rng(2).standard_normal((200, 4)) * 10.0 ** np.arange(4)
     b[:, 1] = a @ np.ones(200)
@@ -676,9 +676,10 @@ def test_a_singular_preconditioner_gives_finite_corrections():
 
 
 def near_singular(amplitude, seed, n=60, small=5, cond=1e10):
-    """Return A with a few small singular values, and an inverse of it with errors in their directions.
+    """Return A with a few small singular values, a function that applies its inverse with errors, and b.
 
-    The errors change from call to call, like those of triangular solves whose precision is too low.
+    The errors lie in the directions of the small singular values.  They change from call to call, like those
+    of triangular solves whose precision is too low.
     """
     rng = np.random.default_rng(seed)
     left, right = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))

@@ -102,7 +102,7 @@ def test_the_bytes_of_krylov_bases_are_planned(nrhs):
     assert 0.95 <= ratio <= 1.05
 
 
-# Every precision with real and complex matrices, and with each way in which a matrix leaves the range.
+# Each precision with real and complex matrices, and with each way in which a matrix leaves the range.
 @pytest.mark.parametrize(
     "precision, dtype, least, most",
     [

@@ -66,7 +66,7 @@ def test_the_choice_is_one_the_device_runs_and_the_answer_allows(name, working, 
 def test_a_small_system_goes_straight_to_fp64_and_a_large_one_to_tensor_cores():
     assert choose_update(10, 1, CPU) == "fp64"
     assert choose_update(100, 1, H200) == "fp64"
-    assert choose_update(300, 1, H200) == "fp16x3"  # its solves are launched together
+    assert choose_update(300, 1, H200) == "fp16x3"
     assert choose_update(300, 1, H200, is_complex=True) == "fp64"
     assert choose_update(30000, 1, H200) == "fp16x3"
     assert choose_update(30000, 1, H200, dominant=True) == "fp16"

@@ -48,7 +48,7 @@ def test_what_was_measured_is_predicted():
         )
 
 
-@pytest.mark.parametrize("n, slower", [(1000, 1.1), (4000, 1.5), (10000, 2.5)])  # with the copies
+@pytest.mark.parametrize("n, slower", [(1000, 1.1), (4000, 1.5), (10000, 2.5)])  # copies included
 def test_times_that_came_with_the_library_are_scaled_to_the_gpu_and_measured_ones_are_not(
     n, slower
 ):
@@ -127,8 +127,8 @@ def test_the_choice_compares_the_gain_with_the_start(host, device, lost, start, 
     assert goes_to_device(Times(host, device), lost, start) is chosen
 
 
-def test_the_choice_is_within_a_quarter_of_the_better_if_the_prediction_is():
-    """For several n, if the measured rates have errors of a tenth."""
+def test_the_choice_takes_at_most_a_quarter_longer_than_the_better_one():
+    """For several n, if the predicted times have errors of a tenth."""
     for n, of_host, of_device in itertools.product(SIZES, (0.9, 1.0, 1.1), (0.9, 1.0, 1.1)):
         real, seen = times(n), times(n)
         seen = Times(seen.host * of_host, seen.device * of_device)
@@ -250,7 +250,7 @@ def test_bands_and_triangles_stay_on_the_host(machine, make):
 
 
 class PretendedDevice(HostVendorOps):
-    """Primitives on NumPy arrays that are named "cuda"."""
+    """NumPy's primitives under the name of the device "cuda"."""
 
     device = "cuda"
 

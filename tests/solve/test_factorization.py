@@ -115,14 +115,13 @@ def test_threads_do_not_mix_up_the_conditions_of_their_matrices():
     assert warnings.filters == filters
 
 
-def test_time_is_told_of_the_phase_that_took_it(xp):
+def test_an_rcond_that_is_known_takes_little_time(xp):
     a = problem(1000, dtype=np.float32).a
     f, b = factor(xp.asarray(a)), xp.ones((1000, 50), np.float32)
     f.solve(b)
 
     seconds = min((f.solve_ex(b).seconds for _ in range(5)), key=lambda s: s["total"])
 
-    # rcond is known already, so this phase takes little time.
     assert seconds["rcond"] < 0.1 * seconds["total"]
 
 
@@ -410,7 +409,7 @@ def test_slogdet_does_not_overflow_nor_lose_its_scale(xp, scale):
     assert mine[1] == pytest.approx(log + 40 * math.log(scale), rel=1e-12)
 
 
-# ---- its attributes and its repr
+# ---- attributes and repr
 
 
 @pytest.mark.parametrize("precision", ["fp16x3", "fp64"])
@@ -495,7 +494,7 @@ def test_the_factors_go_with_the_last_reference(fails, precision, xp):
 
 
 def start_early(monkeypatch):
-    """Let the LU start before the survey is read, where its matrix may be a copy from the survey."""
+    """Let the LU start before the survey is read, if the survey makes the copy that the LU factors."""
     begin = NumpyOps.extremes
 
     def extremes(self, a, dtype=None):
@@ -608,7 +607,7 @@ def test_square_panels_of_a_dominant_matrix_are_kept(square_panels):
 
 
 @pytest.mark.parametrize("change", ["scaled", "complex"])
-def test_no_pivots_are_expected_where_scaling_or_the_library_has_its_say(change, square_panels):
+def test_scaled_and_complex_matrices_have_no_square_panels(change, square_panels):
     a = nearly_dominant(80, 0.5)
     a = a * np.logspace(0, 6, 80)[:, None] if change == "scaled" else a.astype(complex)
 

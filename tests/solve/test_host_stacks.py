@@ -206,7 +206,7 @@ def test_a_pivot_that_is_zero_in_one_of_two_factorizations_spoils_no_other_slice
 
 
 def test_a_matrix_that_is_singular_only_in_real_arithmetic_raises_nothing():
-    """The LU for a complex b is in complex numbers.  It rounds differently, and meets no zero pivot."""
+    """The LU for a complex b is in complex numbers.  It may round differently, and meet no zero pivot."""
     first = [[-6, 6, 36, 12, -4, 4, 29, 19], [44, -11, -14, -19, 38, 52, -58, -24]]
     first += [[-20, 7, -26, 25, -20, -30, 26, -10], [18, -15, -9, 23, 22, -13, 6, -7]]
     first += [[-18, -19, -1, -13, -6, -65, 12, 23], [-18, -2, 4, -18, -14, -26, 3, 15]]

@@ -14,7 +14,7 @@ from bounds import MET, backward_error, host, ratio
 import tcsolve
 from tcsolve import Plan, Status, matrices, solve_ex
 
-# How far the reported error may be from the true one, relative to either: the rounding of residuals.
+# How far the true error may be above the bound, relative to it, because of the rounding of residuals.
 ROUNDING = 2.0**-40
 
 
@@ -461,7 +461,7 @@ def test_the_callers_settings_of_floating_point_errors_do_not_count(kind, scale)
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp32", "fp64"])
 @pytest.mark.parametrize("shape", [(3, 0), (3, 1)])
-def test_factors_solve_for_no_right_hand_side(xp, precision, shape):
+def test_factors_solve_for_no_or_one_right_hand_side(xp, precision, shape):
     factors = tcsolve.factor(xp.asarray(gauss(3) + 4 * np.eye(3)), precision=precision)
 
     assert factors.solve(xp.ones(shape)).shape == shape

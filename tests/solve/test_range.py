@@ -149,7 +149,7 @@ def test_the_condition_near_the_ends_of_fp64_is_that_near_1(xp, exponent, precis
     ],
 )
 @pytest.mark.parametrize("structure", [None, "diagonal", "tridiagonal", "symmetric"])
-def test_no_bit_of_a_matrix_of_great_range_is_lost(a, b, x, structure):
+def test_no_entry_of_a_matrix_of_great_range_is_lost(a, b, x, structure):
     found = solve_ex(a, np.array(b), assume_a=structure)
 
     assert found.status is Status.ILL_CONDITIONED

@@ -1,4 +1,4 @@
-"""FP64 factors replace those in FP32 after as many solves as they are worth, on the host."""
+"""On the host, FP64 factors replace FP32 factors after many solves."""
 
 import copy
 import itertools

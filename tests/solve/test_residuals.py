@@ -83,7 +83,7 @@ def test_fp32_factors_without_a_fallback_tell_whether_x_is_accurate(family):
 
 @pytest.mark.parametrize("cond", [1e3, 1e7])
 @pytest.mark.parametrize("update", ["fp32", "fp16x3", "fp16x3@h200"])
-def test_plain_refinement_is_enough_up_to_1e7(cond, update):
+def test_classical_refinement_is_enough_up_to_1e7(cond, update):
     a, b = system("svd_geo", cond, n=60)
     plan = Plan(update, block=16, fallback=False)
 

@@ -93,7 +93,7 @@ def test_a_copy_that_is_there_already_needs_no_more_room():
     assert require_room(device, "fp16x3", 40, 1, np.dtype("d"), **how) == needed
 
 
-def test_the_bytes_that_were_reserved_are_reported(xp):
+def test_the_bytes_that_were_planned_are_reported(xp):
     solution = solve_ex(xp.asarray(gauss()), xp.ones(40), precision="fp64")
 
     assert solution.bytes_planned >= 8 * 40 * 40

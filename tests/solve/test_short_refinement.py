@@ -43,7 +43,7 @@ def test_each_step_solves_once_and_the_answer_is_verified(
         substitutions.clear()
         s = f.solve_ex(b, trans=trans)
         assert ratio(turned, s.x, b) <= MET and s.status is Status.CONVERGED
-        if not (trans and dtype is complex):  # then the steps are those of the general loop
+        if not (trans and dtype is complex):  # those systems take the general loop
             assert len(substitutions) == 1 + s.iterations.max() == len(s.history)
             assert [p.step.max() for p in s.history] == [*range(len(s.history))]
             assert (s.history[-1].error == s.backward_error).all()
@@ -78,7 +78,7 @@ def test_columns_that_are_zero_or_extreme_are_solved_too(precision, scale):
 
 @pytest.mark.parametrize("kind", ["badly scaled", "huge", "hard"])
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_matrices_that_need_more_get_it(kind, precision):
+def test_badly_scaled_huge_and_hard_matrices_are_solved_too(kind, precision):
     a, b = matrix_of(kind), np.arange(1.0, 81)
     s = on_host(a, precision).solve_ex(b)
     assert s.status.ok and (s.backward_error <= s.bound).all()

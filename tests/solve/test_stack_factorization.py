@@ -300,7 +300,7 @@ def test_condition_and_determinant_of_extreme_singular_and_spoilt_matrices(road)
 # ---- arguments, memory, copies
 
 
-def test_nan_is_refused_unless_told_not_to_look(road):
+def test_an_inf_is_refused(road):
     a = matrices(None, "d", 3, 5)
     a[1, 2, 2] = np.inf
     with pytest.raises(tcsolve.InputError, match="a does"):

@@ -77,7 +77,7 @@ NAMES = [
     "west0381",
     "west0479",
 ]
-# Entries beyond the range of FP16 and condition numbers up to 1e15, nearly all of it from their scales.
+# Entries beyond the range of FP16, and condition numbers up to 1e15 that come nearly all from the scales.
 BADLY_SCALED = {
     "fp16": ["arc130", "steam1", "mcfe"],
     "fp16x3": [
@@ -169,6 +169,6 @@ def test_numerically_singular_matrices_are_flagged_and_the_well_conditioned_are_
     assert flagged == singular
 
 
-def test_the_list_is_of_sixty_and_its_matrices_are_there(matrices_folder):
+def test_the_list_has_63_names_and_their_matrices_are_there(matrices_folder):
     assert len(set(NAMES)) == len(NAMES) == 63
     assert set(NAMES) <= set(tcsolve.matrices.names(matrices_folder))

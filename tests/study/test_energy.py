@@ -22,7 +22,7 @@ def test_constant_power_gives_power_times_time():
 def test_power_that_changes_is_averaged_over_time():
     start = time.perf_counter()
 
-    def power():  # 100 W, with a pause of the sampling in the middle, then 300 W
+    def power():  # 100 W, then 300 W
         return 100.0 if time.perf_counter() - start < 0.25 else 300.0
 
     found = energy.sampled(lambda: time.sleep(0.005), power, least_seconds=0.5)

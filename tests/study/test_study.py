@@ -735,7 +735,7 @@ def test_a_plan_of_the_caller_is_taken_as_it_is():
     assert row["fallback"] is True and row["max_steps"] == 7
 
 
-def test_every_field_of_a_plan_can_be_swept():
+def test_fields_of_a_plan_can_be_swept():
     grid = {"precision": "fp16", "scale": [True, False], "basis": [5, 9], "contraction": 0.9}
     rows = quiet("gen:gauss:n=10", grid).rows
     assert {(row["scale"], row["basis"]) for row in rows} == {

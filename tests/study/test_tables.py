@@ -382,7 +382,7 @@ def test_the_command_refuses_in_one_line(capsys, argv, told):
 
 
 def run_limited(code, *argv):
-    """Run a program with little memory, so that one that takes ever more of it fails soon."""
+    """Run a program that limits its memory or its files, so that an error shows soon."""
     import_or_skip("resource")
     limits = "import resource, sys\nfrom tcsolve.cli import command\n"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -472,7 +472,7 @@ def test_a_printed_table_ends_with_the_versions_of_its_rows():
     assert told + ", cupy 14" in StudyTable(
         [*table.rows, row | {"versions": both[0] | {"cupy": "14"}}]
     ).text("markdown")
-    # A table of chosen columns has no other line, nor one whose rows have no versions.
+    # A table of chosen columns, or of rows without versions, has no line of versions.
     assert table.text(columns=["matrix"]).endswith("| a |\n")
     assert StudyTable([row]).text().endswith(" |\n")
     (real,) = study("gen:gauss:n=8", "fp32").rows

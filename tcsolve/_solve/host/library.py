@@ -11,12 +11,14 @@ from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cpu.short_chains import BY_NUMPY
 from tcsolve._solve.verify.long_double_residual import residual_of_stack
 
-__all__ = ["doubtful", "factor", "measure", "measures_one", "most_at_once", "rows", "sizes"]
+__all__ = ["MEASURED_COLUMNS", "factor", "measure", "most_at_once", "rows"]
 
 # Up to this n, substitution for all systems together takes less time than one call of LAPACK for each.
 ACROSS = 24
 # Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
 TRANSPOSED = 64
+# There are no launches that measure one system.
+MEASURED_COLUMNS = 0
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
 WORK_ENTRIES = 1 << 16
 
@@ -24,11 +26,6 @@ WORK_ENTRIES = 1 << 16
 def most_at_once(kind, n):
     """Return how many n x n matrices `factor` can factor in one call."""
     return 1 << 60
-
-
-def measures_one(k):
-    """Tell whether one launch can measure one system; there are no launches on the host."""
-    return False
 
 
 def factor(a, kind, columns, careful=False):
@@ -182,8 +179,11 @@ def rows(b, probes):
     return out
 
 
-def measure(a, x, b, y, info, out, *, residuals=None):
+def measure(a, x, b, y, info, out, *, residuals=None, known=None):
     """Fill `out` with the norms that verify the solutions x of A x = b; see `Stacks.measure`."""
+    if known is not None:
+        _measure_by(known, x[0], b[0], y[0], info, out)
+        return
     (m, n, k), wide = x.shape, np.result_type(a.dtype, np.float64)
     out[3] = 0 if info is None else info
     step = max(1, WORK_ENTRIES // (n * n))
@@ -206,21 +206,10 @@ def measure(a, x, b, y, info, out, *, residuals=None):
                 residuals[some] = np.swapaxes(r, 1, 2)
 
 
-def sizes(sums, answers, b, y, info, out):
-    """Fill `out` for one system, from the sums of |a_ij| and from A x; see `Stacks.sizes`."""
-    (of_rows, of_columns), (x, ax) = sums, answers
+def _measure_by(known, x, b, y, info, out):
+    """Fill `out` for one system from the sums of |a_ij| and from A x."""
+    of_rows, of_columns, ax = known
     grown = np.abs(y).sum(axis=1).max(initial=0)
     ends = [of_rows.max(), of_columns.max(), grown, 0 if info is None else info[0]]
     with np.errstate(all="ignore"):
         out[:, 0] = [*ends, *np.abs(b - ax).max(axis=0), *np.abs(x).max(axis=0)]
-
-
-def doubtful(board, k, limits, triangular):
-    """Tell which systems have to be looked into, from their norms; see `Stacks.doubtful`."""
-    inf, one, grown, info = board[5:9]
-    rest, size, (bound, least, safe, _) = board[9 : 9 + k], board[9 + k :], limits
-    with np.errstate(all="ignore"):
-        good = (info == 0) & (inf > 1 / safe) & (inf < safe) & (one < safe)
-        good &= 1 / one / grown >= least
-        met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
-        return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))

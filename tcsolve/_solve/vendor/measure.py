@@ -21,6 +21,7 @@ __all__ = [
     "MEASURED",
     "MEASURED_AT_ONCE",
     "complex_errors",
+    "doubtful",
     "errors_of",
     "errors_on",
     "limits",
@@ -72,10 +73,10 @@ def measure(ops, system, y, info, board):
     else:  # products with a large matrix use the whole device
         rows = ops.row_stats(a[0]).total
         is_hermitian = system.kind == "positive definite"
-        sums = rows, rows if is_hermitian else ops.row_stats(a[0].T).total
+        columns = rows if is_hermitian else ops.row_stats(a[0].T).total
         wide = ops.converted(x[0], np.result_type(x.dtype, np.float64))
         ax = ops.product(a[0], wide, triangle=TRIANGLES.get(system.kind))
-        ops.vendor.sizes(sums, (x[0], ax), b[0], y[0, k:], info, found)
+        ops.vendor.measure(a, x, b, y[:, k:], info, found, known=(rows, columns, ax))
         system = system._replace(ax=ax)
     return system, x
 
@@ -105,7 +106,7 @@ def _measure_one(ops, system, y, info, board, residuals):
 def _is_one(ops, b):
     """Tell whether `vendor.measure_one` measures systems with right-hand sides b."""
     m, n, k = b.shape
-    return m == 1 and n > AT_ONCE and ops.vendor.measures_one(k)
+    return m == 1 and n > AT_ONCE and k <= ops.vendor.MEASURED_COLUMNS
 
 
 def _as_answer(ops, y, dtype):
@@ -191,8 +192,25 @@ def safe_errors(numbers, system):
     return rest / inf / size if is_safe else None
 
 
+def doubtful(board, system):
+    """Return an array of bool (m,) on the device: True for systems that the host has to check.
+
+    The other systems are regular, meet the bound, agree with their structure, and have ordinary norms.
+    """
+    difference, largest, beyond, spoilt, zero = board[:SEEN]
+    (inf, one, grown, info), found = board[SEEN : SEEN + MEASURED], board[SEEN + MEASURED :]
+    rest, size = found[: len(found) // 2], found[len(found) // 2 :]
+    bound, least, safe, agrees = limits(system)
+    info = zero if system.kind in TRIANGULAR else info
+    with np.errstate(all="ignore"):
+        good = (spoilt == 0) & ((beyond == 0) | (difference <= agrees * largest)) & (info == 0)
+        good &= (inf > 1 / safe) & (inf < safe) & (one < safe) & (1 / one / grown >= least)
+        met = (size > 1 / safe) & (size < safe) & (rest / inf / size <= bound)
+        return ~(good & (met | (size == 0) & (rest == 0)).all(axis=0))
+
+
 def limits(system):
-    """Return the argument `limits` of `vendor.doubtful`."""
+    """Return the argument `limits` of `vendor.solve_and_judge`."""
     return system.bound, _least(system), SAFE, tolerance(system)
 
 

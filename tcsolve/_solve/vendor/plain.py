@@ -54,10 +54,11 @@ def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
     ops, of_one, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
     if ops.vendor is None:
         return None
-    at_once = ops.vendor.takes_at_once(of_one, n, k, a.dtype, kind)
+    band, shape = band_of(STRUCTURES[assume_a], lower, a.dtype), (a.size // n**2, n, k)
+    at_once = ops.vendor.bytes_at_once(of_one, shape, a.dtype, kind, band) is not None
     if not at_once and not (of_one and kind in BY_FACTORS):
         return None
-    band, columns = band_of(STRUCTURES[assume_a], lower, a.dtype), b.reshape(-1, n, k)
+    columns = b.reshape(shape)
     args = a.reshape(-1, n, n), columns, kind, band, bool(band and band[2]), False, of_one
     system = System(*args, exact=at_once)
     if not at_once:

@@ -107,7 +107,7 @@ def _step(ops, system, x, factors, error):
     `error` has the measured errors of x.
     """
     m, n, k = x.shape
-    if m == 1 and n > MEASURED_AT_ONCE and not ops.vendor.measures_one(k):
+    if m == 1 and n > MEASURED_AT_ONCE and k > ops.vendor.MEASURED_COLUMNS:
         return _step_of_large(ops, system, x, factors, error)
     r = system.residuals
     if r is None:

@@ -5,7 +5,7 @@ A single matrix is treated as a stack of one.
 1. `ops.vendor` factors each matrix in FP64, and solves for b and one or two random vectors together.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
-   a long stack, only those of doubtful systems (see `Stacks.doubtful`).
+   a long stack, only those of doubtful systems (see `doubtful`).
 3. If A may be singular to working precision, or if the caller wants an estimate of rcond, rcond is estimated.
    A kernel that factors and solves in one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
@@ -26,6 +26,7 @@ from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MEASURED,
     complex_errors,
+    doubtful,
     limits,
     measure,
     ordinary,
@@ -210,10 +211,10 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
 
 def _chunk(ops, system):
     """Return how many matrices are factored together."""
-    (m, n, k), kind = system.b.shape, system.kind
+    (m, n, _), kind = system.b.shape, system.kind
     item = np.result_type(system.a.dtype, np.float64).itemsize
     most = min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
-    if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, kind):
+    if _bytes_at_once(ops, system) is not None:
         return most
     return min(most, together(ops, kind, m, n))
 
@@ -228,12 +229,11 @@ def _bytes(ops, system, size):
     """Return the bytes of copies, factors, right-hand sides and solutions of `size` systems."""
     (m, n, k), narrow = system.b.shape, system.a.itemsize
     if _is_judged(ops, system):
-        work = ops.vendor.bytes_at_once(m, n, k, system.a.dtype, system.band)
-        return m * (n * k * narrow + 1) + work
+        return m * (n * k * narrow + 1) + _bytes_at_once(ops, system)
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
     work = 0
-    if size == 1 and not ops.vendor.measures_one(k):  # A x, and solves by products
+    if size == 1 and k > ops.vendor.MEASURED_COLUMNS:  # A x, and solves by products
         work = n * k * wide + ops.vendor.bytes_for_columns(system.a.dtype, system.kind, n, k)
     return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
 
@@ -253,7 +253,7 @@ def _solve_some(ops, system):
     """Return the `Part` of some systems, or None if the ladder must solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind):
+    if _bytes_at_once(ops, system) is not None:
         system = system._replace(exact=True)
         x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
     else:
@@ -283,11 +283,8 @@ def answered(ops, system, x, factors, board):
 
     Of a long stack, the host looks only into the doubtful systems.
     """
-    m, _, k = system.b.shape
-    if m > ON_HOST and not system.estimate:
-        triangular = system.kind in TRIANGULAR
-        doubtful = ops.vendor.doubtful(board, k, limits(system), triangular)
-        few = ops.xp.flatnonzero(doubtful)
+    if len(system.a) > ON_HOST and not system.estimate:
+        few = ops.xp.flatnonzero(doubtful(board, system))
         return _with_few(
             ops, system, x, few, lambda some: (x[few], factors.taken(few), board[:, few])
         )
@@ -296,16 +293,21 @@ def answered(ops, system, x, factors, board):
 
 def _is_judged(ops, system):
     """Tell whether one launch solves all systems and finds the doubtful ones."""
-    m, n, k = system.b.shape
-    is_long = m > ON_HOST and not system.estimate
-    return is_long and ops.vendor.takes_at_once(system.alone, n, k, system.a.dtype, system.kind)
+    is_long = len(system.a) > ON_HOST and not system.estimate
+    return is_long and _bytes_at_once(ops, system) is not None
+
+
+def _bytes_at_once(ops, system):
+    """Return the bytes for the factors if one launch solves all systems, else None."""
+    how = system.a.dtype, system.kind, system.band
+    return ops.vendor.bytes_at_once(system.alone, system.b.shape, *how)
 
 
 def _solve_and_judge(ops, system):
     """Return the `Part` of a long stack that one launch solves; only doubtful systems are solved again."""
     system = system._replace(exact=True)
-    x, doubtful, doubts = ops.vendor.solve_and_judge(*system[:4], limits(system))
-    few = ops.xp.flatnonzero(doubtful) if doubts else ()
+    x, is_doubtful, doubts = ops.vendor.solve_and_judge(*system[:4], limits(system))
+    few = ops.xp.flatnonzero(is_doubtful) if doubts else ()
 
     def again(some):
         board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
@@ -332,7 +334,7 @@ def _solve_by_factors(ops, system, board):
 def _is_its_own_factor(ops, system):
     """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
     a, k = system.a, system.b.shape[2]
-    is_one = len(a) == 1 and a.shape[1] > AT_ONCE and ops.vendor.measures_one(k)
+    is_one = len(a) == 1 and a.shape[1] > AT_ONCE and k <= ops.vendor.MEASURED_COLUMNS
     return is_one and system.kind in TRIANGULAR and a.flags.c_contiguous and a.dtype.char in "dD"
 
 

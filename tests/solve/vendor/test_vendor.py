@@ -12,12 +12,13 @@ from bounds import MET, host, ratio
 from fuzz.runner import kind_named, rng_of
 from fuzz.solving import drawn_system
 from structures import KINDS, as_read, matrices, right_hand_sides
-from vendor_on_host import HostVendor, HostVendorOps
+from vendor_on_host import HostVendor, HostVendorOps, boards
 
 import tcsolve
 from tcsolve import Status
 from tcsolve._checks import check_options, check_shapes, result_dtype
 from tcsolve._solution import raise_or_warn
+from tcsolve._solve.vendor.measure import doubtful
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 
 
@@ -760,3 +761,8 @@ def test_a_tiny_answer_is_not_judged_by_products_that_underflow(kind, columns, b
     assert found.status is not Status.CONVERGED or (true <= MET).all()
     # The residual that is reported is one in FP64.
     assert (true <= found.backward_error / found.bound + 1).all()
+
+
+def test_a_system_is_doubtful_if_one_of_its_numbers_is_not_ordinary():
+    for board, system, wanted in boards():
+        assert np.array_equal(doubtful(board, system), wanted)

@@ -11,7 +11,6 @@ from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.arch import arch_number
 from tcsolve.kernels.launch_shapes import (
     MEASURE_THREADS,
-    MEASURED_COLUMNS,
     measure_blocks,
     probes_of,
     solve_shape,
@@ -20,10 +19,8 @@ from tcsolve.kernels.launch_shapes import (
 __all__ = [
     "bytes_at_once",
     "measure_one",
-    "measures_one",
     "solve_and_judge",
     "solve_at_once",
-    "takes_at_once",
 ]
 
 # The numbers of the kinds in small_solve.cuh; all other kinds have the number TRIANGLE.
@@ -49,13 +46,16 @@ MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
 FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
 
 
-def takes_at_once(alone, n, k, dtype, kind):
-    """As `Stacks.takes_at_once`."""
+def bytes_at_once(alone, shape, dtype, kind, band):
+    """As `Stacks.bytes_at_once`."""
+    _, n, k = shape
     if kind not in KINDS:
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
         most = (_most_alone(dtype) if alone else MOST_TOGETHER)[kind]
-    return k > 0 and n <= most and _shape(1, n, k, dtype, None) is not None
+    if k == 0 or n > most or _shape(1, n, k, dtype, None) is None:
+        return None
+    return _shape(*shape, dtype, band).work * np.result_type(dtype, np.float64).itemsize
 
 
 def _most_alone(dtype):
@@ -63,12 +63,6 @@ def _most_alone(dtype):
     if number not in FAST_FP64:
         return MOST_ALONE_SLOWLY
     return MOST_ALONE_COMPLEX if dtype.kind == "c" else MOST_ALONE
-
-
-def bytes_at_once(m, n, k, dtype, band):
-    """As `Stacks.bytes_at_once`."""
-    shape = _shape(m, n, k, dtype, band)
-    return shape.work * np.result_type(dtype, np.float64).itemsize
 
 
 def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
@@ -132,11 +126,6 @@ def _shape(m, n, k, dtype, band):
 def _shape_on(device, m, n, k, dtype, banded):
     arch, multiprocessors = current_device.arch(device), current_device.multiprocessors()
     return solve_shape(m, n, k, dtype, banded, arch=arch, multiprocessors=multiprocessors)
-
-
-def measures_one(k):
-    """As `Stacks.measures_one`."""
-    return k <= MEASURED_COLUMNS
 
 
 def measure_one(a, band, y, b, info, board, *, residuals=None):

@@ -1,16 +1,15 @@
 """Kernels before and after the factorizations of the libraries.
 
-They copy right-hand sides to rows and bands to full matrices, compute norms, and judge the solutions.
+They copy right-hand sides to rows and bands to full matrices, and compute norms.
 """
 
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.launch_shapes import STACK_THREADS, TILE, TILE_THREADS, stack_shape
 
-__all__ = ["doubtful", "measure", "read_as", "rows", "sizes"]
+__all__ = ["measure", "read_as", "rows"]
 
 # Number of threads of a block with one entry per thread; number of rows of a block of measure_systems.cu.
 THREADS, SIZES_ROWS = 256, 128
@@ -25,8 +24,11 @@ def rows(b, probes):
     return out
 
 
-def measure(a, x, b, y, info, out, *, residuals=None):
+def measure(a, x, b, y, info, out, *, residuals=None, known=None):
     """As `Stacks.measure`."""
+    if known is not None:
+        _measure_by(known, x[0], b[0], y[0], info, out)
+        return
     m, n, k = x.shape
     shape = stack_shape(m, n)
     arrays = (*steps(a), *steps(x), *steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
@@ -35,23 +37,13 @@ def measure(a, x, b, y, info, out, *, residuals=None):
     launch(entry, grid, (STACK_THREADS, 1), args, defines, shape.shared)
 
 
-def sizes(sums, answers, b, y, info, out):
-    """As `Stacks.sizes`."""
-    (n, k), (x, ax) = b.shape, answers
-    sums = (cupy.ascontiguousarray(x) for x in sums)
+def _measure_by(known, x, b, y, info, out):
+    """Fill `out` for one system from the sums of |a_ij| and from A x."""
+    (n, k), (*sums, ax) = b.shape, known
+    sums = map(cupy.ascontiguousarray, sums)
     args = (out, *sums, *steps(x), *steps(b), *steps(ax), y, len(y), info, n, k)
     grid = 2 + -(-k // 32) * -(-n // SIZES_ROWS), 1
     launch(("measure_systems", "tcs_sizes"), grid, (THREADS, 1), args, macros(b))
-
-
-def doubtful(board, k, limits, triangular):
-    """As `Stacks.doubtful`."""
-    m = board.shape[1]
-    found = cupy.empty(m, bool)
-    kernel = compiler.kernel("measure_systems", "tcs_doubtful", T_A="double", COMPLEX=0)
-    args = (found, board, m, k, *limits, int(triangular))
-    kernel((-(-m // THREADS),), (THREADS,), args)
-    return found
 
 
 def read_as(a, below, above, mirror, seen):

@@ -9,27 +9,23 @@ from tcsolve._backends.cuda.batched.library_factors import (
 from tcsolve._backends.cuda.batched.one_launch import (
     bytes_at_once,
     measure_one,
-    measures_one,
     solve_and_judge,
     solve_at_once,
-    takes_at_once,
 )
-from tcsolve._backends.cuda.batched.stack_launches import doubtful, measure, read_as, rows, sizes
+from tcsolve._backends.cuda.batched.stack_launches import measure, read_as, rows
+from tcsolve.kernels.launch_shapes import MEASURED_COLUMNS
 
 __all__ = [
+    "MEASURED_COLUMNS",
     "bytes_at_once",
     "bytes_for_columns",
-    "doubtful",
     "factor",
     "factor_and_solve",
     "measure",
     "measure_one",
-    "measures_one",
     "most_at_once",
     "read_as",
     "rows",
-    "sizes",
     "solve_and_judge",
     "solve_at_once",
-    "takes_at_once",
 ]

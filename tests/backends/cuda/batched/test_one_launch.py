@@ -95,7 +95,7 @@ def test_many_right_hand_sides(n, kind, cupy):
 
 
 def test_hostile_systems_among_ten_million(cupy):
-    """One of 100 is singular, holds a NaN, is ill-conditioned or extreme; all others keep their bits."""
+    """One of 100 is singular, holds a NaN, is ill-conditioned or extreme; others keep their bits."""
     m, n = 10_000_000, 4
     rng = cupy.random.default_rng(1)
     a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n, 1))

@@ -7,11 +7,13 @@ import pytest
 from bounds import MET, host, ratio
 from structures import KINDS, as_read, matrices, right_hand_sides
 from switches import skip_on_other_chips
-from vendor_on_host import HostVendor
+from vendor_on_host import HostVendor, boards
+from vendor_on_host import doubtful as doubtful_on_host
 
 import tcsolve
 from tcsolve import Status
 from tcsolve._backends.select import ops_for
+from tcsolve._solve.vendor.measure import doubtful
 from tcsolve._solve.vendor.system import ALL, TRIANGULAR, band_of, kind_of
 
 pytestmark = pytest.mark.gpu
@@ -115,31 +117,21 @@ def test_one_system_is_measured_as_on_the_host(cupy, vendor, n, k, dtype):
     for info in (None, np.array([3], np.int32)):
         wanted, found = np.empty((4 + 2 * k, 1)), cupy.zeros((4 + 2 * k, 1))
         ends = [np.abs(a).sum(axis=axis, dtype=float) for axis in (1, 0)]
-        HostVendor().sizes(ends, (x, a @ x), b, y, info, wanted)
+        HostVendor().measure(None, x[None], b[None], y[None], info, wanted, known=(*ends, a @ x))
         of_info = None if info is None else cupy.asarray(info)
-        answers = cupy.asarray(x), cupy.asarray(a @ x, order="F")
         there = cupy.asarray(a)
         sums = ops.row_stats(there).total, ops.row_stats(there.T).total
-        vendor.sizes(sums, answers, cupy.asarray(b), cupy.asarray(y), of_info, found)
+        known = *sums, cupy.asarray(a @ x, order="F")
+        system = (there[None], *(cupy.asarray(v)[None] for v in (x, b, y)))
+        vendor.measure(*system, of_info, found, known=known)
         # |x| of complex64 is rounded to FP32 on the host.
         rtol = 2.0**-22 if dtype == "F" else 8 * n * 2.0**-53
         np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
 
 
-def test_a_system_in_doubt_is_told_of_as_on_the_host(cupy, vendor):
-    rng, k = np.random.default_rng(0), 2
-    board = np.zeros((9 + 2 * k, 4000))
-    board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
-    values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-9, 1, 3, 1e200, np.inf, np.nan])
-    for s in range(1, board.shape[1]):  # one or two numbers of each system are replaced
-        board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
-    for agrees in (-1.0, 1e-15):
-        for triangular in (False, True):
-            limits = 1e-16, 1e-13, 1e100, agrees
-            wanted = HostVendor().doubtful(board, k, limits, triangular)
-            found = vendor.doubtful(cupy.asarray(board), k, limits, triangular).get()
-            assert np.array_equal(found, wanted) and not found[0]
-            assert 0.3 < wanted.mean() < 0.99
+def test_the_device_finds_the_doubtful_systems_that_the_host_finds(cupy):
+    for board, system, wanted in boards():
+        assert np.array_equal(doubtful(cupy.asarray(board), system).get(), wanted)
 
 
 @pytest.mark.parametrize("n", [5, 40])
@@ -224,7 +216,7 @@ def test_real_systems_with_more_right_hand_sides_are_solved_at_once(
 
 def check_at_once(cupy, vendor, sizes, dtype, how):
     m, n, k = sizes
-    if not vendor.takes_at_once(False, n, k, np.dtype(dtype), "general"):
+    if vendor.bytes_at_once(False, sizes, np.dtype(dtype), "general", None) is None:
         assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
     lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
@@ -248,11 +240,11 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
             1e100,
             4 * n * float(np.finfo(dtype).eps) if band and band[2] else -1.0,
         )
-        judged, doubtful, doubts = vendor.solve_and_judge(*args[:-1], limits)
-        told = HostVendor().doubtful(found, k, limits, kind in TRIANGULAR)
+        judged, flags, doubts = vendor.solve_and_judge(*args[:-1], limits)
+        told = doubtful_on_host(found, k, limits, kind in TRIANGULAR)
         assert np.array_equal(judged.get(), x, equal_nan=True)
         assert doubts == told.sum()
-        assert doubtful is None if m == 1 else np.array_equal(doubtful.get(), told)
+        assert flags is None if m == 1 else np.array_equal(flags.get(), told)
 
         sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
         for s in sound:

@@ -226,6 +226,7 @@ def test_u_whose_inverse_leaves_the_range_is_reported(cupy, factor_on_device, si
     a[:, k:] = matrix_on_device(cupy, n, "fp16x3")[:, k:]
 
     assert factor_on_device(a, "fp16x3", k, True).bad_pivot > k
+    assert sizes_of_inverses == {k}
 
 
 @pytest.mark.parametrize("squares", [True, False])
@@ -411,7 +412,7 @@ def test_a_pivot_below_a_square_panel_is_noticed(row, column, times, cupy, facto
 
 @pytest.mark.parametrize("precision", ["fp16", "fp16x3", "auto"])
 def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(precision, hopper):
-    """The rows dominate and the columns nearly do, but one pivot is not on the diagonal."""
+    """The diagonal dominates all rows and nearly all columns, but one pivot is not on it."""
     from tcsolve import Status, clear_cache, solve_ex
 
     n = 6000

@@ -138,7 +138,7 @@ def after_swaps(m, pivots):
 
 
 def check_panel(factored, expected, pivots, row0=0):
-    """Check every output but info, which is returned."""
+    """Check the swaps, the factors and `top`; return info."""
     m, w = expected.shape
     swapped = factored.swapped
     assert np.array_equal(factored.ipiv - row0, pivots)
@@ -544,7 +544,7 @@ def test_lower_solve_moves_rows_and_solves_for_those_that_become_u(m, k, n, padd
     solved[:k, :n] = True
     assert np.array_equal(result[~solved], moved[~solved])
     check_substitution(lower, result[:k, :n], moved[:k, :n])
-    if k > 128 and swaps == "none":  # no swaps are given
+    if k > 128 and swaps == "none":  # the result is the same if no swaps are given
         device = cupy.asarray(a)
         unit_lower.solve(l, device[:k, :n])
         assert np.array_equal(device.get(), result)

@@ -50,7 +50,7 @@ def diagonal_blocks(t, size):
 
 @pytest.fixture
 def invert_blocks(cupy):
-    """A function that returns the inverses and `worst` of a matrix on the host."""
+    """A function that returns the inverted diagonal blocks and their largest condition, on the host."""
 
     def run(lu, n, unit_lower):
         char = lu.dtype.char

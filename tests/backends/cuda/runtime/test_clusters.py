@@ -2,11 +2,13 @@
 
 import ctypes
 
+import numpy as np
 import pytest
 from switches import skip_or_fail
 
 import tcsolve
 from tcsolve import matrices
+from tcsolve._backends.cuda.runtime.launch_counter import counted
 
 
 @pytest.fixture
@@ -115,12 +117,20 @@ def test_a_device_with_smaller_clusters_gives_the_same_answers(n, precision, siz
 
 
 @pytest.mark.gpu
-def test_products_split_in_two_passes_where_there_are_no_clusters(cupy, clusters):
-    rng = cupy.random.default_rng(1)
-    a, b = (rng.standard_normal((300, 300)).astype(cupy.float32) for _ in range(2))
-    expected = tcsolve.gemm(a, b, precision="fp16", refine="ab")
+def test_products_split_in_two_passes_where_there_are_no_clusters(hopper, clusters):
+    rng = hopper.random.default_rng(1)
+    a, b = (rng.standard_normal((311, 311)).astype(np.float32) for _ in range(2))
+
+    def product():
+        with counted() as launches:
+            return tcsolve.gemm(a, b, precision="fp16", refine="ab"), launches["tcs_split_once"]
+
+    # First without clusters: with them, a second product would repeat the launches of the first.
     with clusters.answered_by(largest(clusters, 0)):
-        assert (tcsolve.gemm(a, b, precision="fp16", refine="ab") == expected).all()
+        found, in_one_pass = product()
+    expected, with_clusters = product()
+
+    assert (in_one_pass, with_clusters) == (0, 1) and (found == expected).all()
 
 
 @pytest.mark.gpu
@@ -166,7 +176,7 @@ def green_stream(cupy):
     if not hasattr(driver, "cuGreenCtxStreamCreate"):
         skip_or_fail("this driver has no green contexts", "TCSOLVE_REQUIRE_GREEN_CONTEXTS")
     kept, device = [], cupy.cuda.runtime.getDevice()
-    cupy.cuda.runtime.free(0)  # the primary context is there
+    cupy.cuda.runtime.free(0)  # creates the primary context
 
     def make(count):
         whole, part, rest = (ctypes.create_string_buffer(256) for _ in range(3))

@@ -292,7 +292,7 @@ def test_unknown_architecture_is_a_compile_error(nvrtc, cache):
 
 
 def launched():
-    """Yield the file, the kernel and the entry of every launch in the package that names them."""
+    """Yield the file, the kernel and the entry of every call of compiler.kernel that names both."""
     for path in sorted(Path(tcsolve.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "compiler.kernel":

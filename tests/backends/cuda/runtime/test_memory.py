@@ -147,7 +147,7 @@ def system(cupy, n=300, seed=0):
 
 
 def calls_of(cupy, a, b):
-    """Return a dict: for each public call, a function that makes its arguments and returns the call."""
+    """Return a dict: for each of NAMES, a function that prepares a public call and returns it."""
     inverse = cupy.linalg.inv(a)
     many = cupy.stack([b] * 20, axis=1)
 
