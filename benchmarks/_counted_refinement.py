@@ -18,7 +18,7 @@ __all__ = ["COUNTED", "counts", "gmres", "middle", "our_steps", "spread", "vecto
 COUNTED = 20
 # The programs test the error before each of at most ten cycles, so they never test the x of the tenth.
 MOST_CYCLES = 9
-# `our_steps` gives up after so many steps, or when a cycle leaves more than this part of the error.
+# `our_steps` gives up after MOST_STEPS steps, or when a cycle leaves more than this part of the error.
 MOST_STEPS, CONTRACTION = 5000, 0.9
 
 

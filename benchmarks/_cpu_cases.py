@@ -24,7 +24,7 @@ class Case:
     peers : dict of str to callable
     wanted : float
         Largest allowed quotient of our time and the fastest peer's.  With `excess`, our time may instead
-        exceed the peer's by so many seconds.
+        exceed the peer's by `excess` seconds.
     excess : float or None
     """
 

@@ -80,7 +80,7 @@ RANGES = {
     "large": {"fp16": (12, 15), "wide": (58, 64)},
 }
 FAMILIES = (*RANGES, "powers", "few bits", "pairs", "sparse", "zeros", "special")
-# Families whose products may all be near the smallest numbers of FP32, or zero.
+# Families whose products may all be small or zero.
 SMALL = ("small", "faint", "subnormal", "sparse", "zeros")
 
 

@@ -11,7 +11,7 @@ __all__ = ["AGREE", "LARGER", "MOST_EACH", "UNEXPLAINED", "close", "page", "with
 AGREE, UNEXPLAINED = "agree", "not explained"
 # A count agrees if it differs by at most a fifth, or by two steps.
 SHARE, STEPS = 0.2, 2
-# A limit agrees if it is at least the proved one, and at most so many times larger.
+# A limit agrees if it is at least the proved one, and at most LARGER times it.
 LARGER = 10
 # Largest order for which every operation is rounded here; for a larger one this takes minutes.
 MOST_EACH = 2000

@@ -3,7 +3,7 @@
 A figure that differs has a reason, or it is counted as not explained.
 
 The published figures are those of abstracts, a manual and a pull request, on other GPUs; all but one are for
-large n.  The tables of the study, with a row for each matrix, were not at hand.
+large n.  The tables of HAIDAR, with a row for each matrix, were not at hand.
 """
 
 import json

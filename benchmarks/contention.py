@@ -4,10 +4,10 @@
     python benchmarks/contention.py --draw               # the table from the JSON again; no GPU
 
 A cluster factors the first strip of a panel, first alone, then while all other multiprocessors do one kind of
-work (contention.cu).  They multiply in registers, read from the second-level cache, read and write memory, or
-update a matrix by three products, as in an LU.  All kernels are launched before any of them starts.  The
-other work begins when the panel is resident, and must end after the panel.  The factors must have the same
-bits each time.  This needs compute capability 9.0.
+work.  They multiply in registers, read from the second-level cache, or read and write memory (contention.cu);
+or they update a matrix by three products, as in an LU.  All kernels are launched before any of them starts.
+The other work begins when the panel is resident, and must end after the panel.  The factors must have the
+same bits each time.  This needs compute capability 9.0.
 """
 
 import functools

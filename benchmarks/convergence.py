@@ -105,7 +105,7 @@ def main():
 
 
 def facts_of(table, variant, options):
-    """Return the facts about the machine of the runs; they are kept for `--draw`, which may be elsewhere."""
+    """Return the facts about the machine of the runs; they are kept for `--draw` on another machine."""
     path = RESULTS / f"{variant.name}.json"
     if options.draw and path.exists():
         return json.loads(path.read_text())["machine"]

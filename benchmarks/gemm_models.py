@@ -5,8 +5,8 @@
 
 The operands are those of `gemm_error.py`, and each entry is a sum of n products.  Only a sample of the
 entries is emulated, some rows and columns of each product; they do not depend on the other rows and columns.
-The time of an emulation says nothing about a GPU, so the figure draws the errors against the times that an
-H200 takes for the same level.
+The time of an emulation says nothing about a GPU, so one panel of the figure draws the errors against the
+times that an H200 takes for the same level.
 """
 
 import json

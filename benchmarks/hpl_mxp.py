@@ -32,8 +32,7 @@ import numpy as np
 from _harness import RESULTS, arguments, device_seconds, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# The generator of the reference: its multiplier, the state before the first entry, and the divisor that
-# maps 32 bits to [0, 1].
+# The generator of the reference: its multiplier, its modulus, and the divisor that maps 32 bits to [0, 1].
 MULTIPLIER, MODULUS, UINT32_MAX = 14647171131086947261, 2**64, 2**32 - 1
 # Roundoff and threshold of the residual test.
 EPS, THRESHOLD = 2.0**-53, 16.0

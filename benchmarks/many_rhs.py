@@ -15,7 +15,7 @@ import numpy as np
 from _harness import RESULTS, arguments, backward_error, device_seconds, gpu, machine, save, summary
 from tables import source, table
 
-# The curves: key of the time in a row, label, line style.
+# The curves: key of `times`, label, line style.
 CURVES = (
     ("tcsolve", "tcsolve, all at once", {"marker": "o", "linewidth": 2}),
     (

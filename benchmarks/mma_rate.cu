@@ -51,7 +51,7 @@ __device__ __forceinline__ void repeat(Sum (&d)[ILP][SUMS], long long count) {
 constexpr int SUMS = 128;  // of a 64 x 256 tile, in one thread
 static_assert(ILP == 1, "the sums of a warpgroup take its registers");
 
-// Rows hold 64 values of k in 128 bytes, swizzled; groups of 8 rows are 1024 bytes apart, as in gemm_wgmma.cu.
+// Rows hold 64 values of k in 128 bytes, swizzled; groups of 8 rows are 1024 bytes apart, as in wgmma.cuh.
 __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     constexpr unsigned long long SWIZZLE_128 = 1ull << 62, GROUP_OF_8 = 1024 >> 4;
     return SWIZZLE_128 | GROUP_OF_8 << 32 | 1ull << 16 | (address & 0x3ffff) >> 4;

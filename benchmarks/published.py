@@ -2,7 +2,7 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/published.py bf16 --json benchmarks/results/published_bf16.json
 
-Each table has one name: bf16, scaling, spd, limits.  The page, in the folder of the JSON, compares our counts
+The tables are bf16, scaling, spd and limits.  The page, in the folder of the JSON, compares our counts
 with theirs.  It gives a reason for each difference that a rule explains, and counts the others.  The models
 that round every operation are slow: bf16 takes about ten minutes, each other table less than two.
 """

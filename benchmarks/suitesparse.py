@@ -128,7 +128,7 @@ def select(args):
 
 
 def entries(folder):
-    """Return a dict for each matrix in the folder: name, n, and the columns of the index."""
+    """Return a dict with name and n for each matrix of the index, or of the folder if it has no index."""
     try:
         rows = {row["name"]: row for row in matrices.index(folder)}
     except FileNotFoundError:

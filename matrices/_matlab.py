@@ -73,6 +73,7 @@ def _heads(path):
     """Return a file of the first HEAD bytes of each variable, unpacked, for `whosmat`.
 
     `whosmat` would unpack 128 KiB of a file to find the shape of one variable, which may give 128 MiB.
+    If the variables are not packed, return the path.
     """
     version, _ = scipy.io.matlab.matfile_version(path)
     if version != 1:  # not a file of version 5: nothing is packed
@@ -140,7 +141,7 @@ def _require_room(path, shape, itemsize, limit_bytes):
 def _require_few_bytes(path, most):
     """Raise a MemoryError if the compressed variables of a file take more than `most` bytes unpacked.
 
-    SciPy reads a struct as a whole, and does not tell its size before.
+    SciPy reads a struct as a whole, and does not tell its size beforehand.
     """
     with open(path, "rb") as file:
         total = 0

@@ -34,7 +34,7 @@ def look_at(text, whole):
     count : int
         Number of words.
     strange : bytes or None
-        The first word that does not have the form ``-1.5e+01``, NaN or infinity.
+        The first word that does not have the form ``-1.5e+01`` (with `whole`, ``-15``), NaN or infinity.
     """
     kind = np.full(len(text) + 2, BLANK, np.uint8)
     kind[1:-1] = KIND[np.frombuffer(text, np.uint8)]
