@@ -181,7 +181,7 @@ def swizzle(n, repeats):
     processors = cupy.cuda.Device().attributes["MultiProcessorCount"]
     product = choose_product("float16", n)
     job = Job(a, b, None, out, product, 1, 0, "wmma")
-    work = engines.Work(job, compiler.target_arch(), processors)
+    work = engines.Work.of(job, compiler.target_arch(), processors)
     check = checked(Reference(a, b), a, b, engine="wmma")
 
     def run(swizzled):

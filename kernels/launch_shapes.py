@@ -273,7 +273,7 @@ LOWER_STATIC = 1040
 
 
 def lower_shape(k, arch):
-    """Return the `LowerShape` for k unknowns, or None if they do not fit in the memory of `arch`."""
+    """Return the `LowerShape` for k unknowns, or None if k is too large for `arch`."""
     room = LARGEST_SHARED_BYTES if has_large_memory(arch_number(arch)) else shared_bytes(arch)
     if LowerShape.shared_bytes(k) + LOWER_STATIC > room:
         return None

@@ -114,11 +114,11 @@ def _wmma_blocks(m, n, tile):
 def wmma_shape(m, n, tile, t_in, low, arch):
     """Return (blocks, threads, bytes of dynamic shared memory) of a launch of gemm_wmma.cu."""
     # As in wmma_tile.cuh: operands that are split before they are stored in shared memory have two buffers;
-    # all others have several stages.
+    # all others have two to four stages.
     number, split = arch_number(arch), t_in == "float" and low != "tf32"
     stages = 2 if split or number < 80 else 3 if tile == SQUARE or number < CLUSTER_ARCH else 4
     if tile == SMALL and number >= 80:
         stages = 4
     threads = 256 if t_in == "float" or tile == WIDE else 128
-    # 128 bytes of each row of both operands.
+    # A stage has 128 bytes of each row of op(A) and of each column of op(B).
     return _wmma_blocks(m, n, tile), threads, stages * sum(WMMA_TILES[tile]) * 128

@@ -132,7 +132,7 @@ _NUMBERS = _each(T_A=("float", "double"), COMPLEX=(0, 1))
 def _wmma(products, tiles=(SMALL, SQUARE)):
     """Return the macro sets of gemm_wmma.cu; for FP16, also one for each tile without a swizzle, to compare.
 
-    One product of FP32 operands in a 16-bit format is left out: an earlier launch rounds these operands.  All
+    REFINE 0 with FP32 operands and a 16-bit format is left out: an earlier launch rounds these operands.  All
     other products of FP32 operands have square tiles.
     """
     sets = []

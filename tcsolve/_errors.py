@@ -26,7 +26,7 @@ __all__ = [
 
 
 class TcsolveError(Exception):
-    """Base of every error that tcsolve raises on purpose.
+    """Base of all error classes of tcsolve.
 
     Examples
     --------

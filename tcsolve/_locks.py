@@ -23,7 +23,7 @@ class ForkSafeLock:
     ----------
     interrupted : bool
         True if another thread held the lock at the fork.  The data that it was changing may then be
-        inconsistent.  The code that owns the lock repairs the data and sets this to False.
+        inconsistent.  Code whose data the child can use repairs them, and then sets this to False.
     """
 
     def __init__(self):

@@ -258,8 +258,8 @@ class Solution:
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
         rcond is unknown or x misses the bound.  None if the residual was not 'double-double', if A is
-        singular or not finite, or if A has one entry, by which `solve_ex` divides b.  For singular matrices
-        of a stack it is NaN.
+        singular or not finite, if no column of b is finite, or if A has one entry, by which `solve_ex`
+        divides b.  For singular matrices of a stack it is NaN.
     note : str
         A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 

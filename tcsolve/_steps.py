@@ -33,6 +33,9 @@ def observed():
 
 
 def guarded(ops, function, again=True):
-    """Return a function that calls `function`, and raises a DeviceMemoryError when memory runs out."""
+    """Return a function that calls `function`, and raises a DeviceMemoryError when memory runs out.
+
+    `again` is as for `Ops.guarded`.
+    """
     note("guard")
     return ops.guarded(function, again)

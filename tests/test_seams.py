@@ -122,7 +122,7 @@ SEAMS = {
         "cli.rates.seconds_of",
     ),
     "the kernels, their compiler and their launches": (
-        "_backends.cuda.gemm.wgmma.Lower",
+        "_backends.cuda.gemm.wgmma.Lower.of",
         "_backends.cuda.lu.ops.invert_diagonal_blocks",
         "_backends.cuda.lu.ops.row_swaps.report",
         "_backends.cuda.lu.sm_partition.compiler.kernel",

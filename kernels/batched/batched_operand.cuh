@@ -101,8 +101,8 @@ struct Operand {
         return *reinterpret_cast<const unsigned*>(from);
     }
 
-    // The row in memory with number r of the 8 x 8 block that begins at entry 8 x along m (or n) and 8 z along k.  For a
-    // row outside the matrix, another one.
+    // The row in memory with number r of the 8 x 8 block that begins at entry 8 x along m (or n) and 8 z along k.  For
+    // a row outside the matrix, another one.
     __device__ __forceinline__ static const char* block_row(const char* matrix, int x, int z, int r) {
         z = min(z, K / 8 - 1);
         if (ALONG_K) return matrix + place(min(8 * x + r, ACROSS - 1), 16 * z);

@@ -19,4 +19,4 @@ constexpr int TASKS = TWO ? (COUNT + 1) / 2 : COUNT * PARTS;
 constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, multiplied together
 constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
 constexpr int STEPS_AT_ONCE = SCALED || ADDEND || HEIGHT > 1 ? 1 : 2;
-constexpr int LINES_B = TWO ? 2 : 1;                       // columns that share a fragment of B
+constexpr int LINES_B = TWO ? 2 : 1;                       // columns of which a lane has entries in a fragment of B

@@ -1,8 +1,8 @@
 // The LU of a matrix by a block of threads, and solutions with its factors.
 //
-// The matrix is divided into block columns of WIDTH columns.  A block column is copied to x in shared memory, updated by
-// all block columns to its left, factored there, and written to w in global memory (left-looking).  It is factored in
-// panels of PANEL columns, whose rows are in registers.  Updates are products of 8 x 8 tiles.
+// The matrix is divided into block columns of WIDTH columns.  A block column is copied to x in shared memory, updated
+// by all block columns to its left, factored there, and written to w in global memory (left-looking).  It is factored
+// in panels of PANEL columns, whose rows are in registers.  Updates are products of 8 x 8 tiles.
 //
 // Rows are not moved.  order[i] is the row of the matrix at position i; the first pivot row is at position 0.  Each row
 // of x and of w belongs to the row of the matrix with its number.  In the finished row of w at position i:
@@ -93,8 +93,8 @@ struct BlockLU {
 
     // ---- a panel
 
-    // Chooses the pivot row of step k of the panel at position p, and returns its position; `pivots` becomes this row.
-    // `own` are the rows of this thread, at `positions`, from column k of the panel on.
+    // Chooses the pivot row of step K of the panel at position p, and returns its position; `pivots` becomes this row,
+    // from column K of the panel on.  `own` are the rows of this thread, at `positions`.
     template <int K>
     __device__ __forceinline__ int pivot(
         int p, const Number (&own)[EACH][PANEL], const int (&positions)[EACH], const bool (&is_left)[EACH],
@@ -241,10 +241,10 @@ struct BlockLU {
 
     // ---- updates
 
-    // Subtracts A X from tiles of x; rows and columns are counted in tiles.  X are the rows of x at the `depth` positions
-    // from `from` on, and a_rows(i)[k] is the entry of A for the row at position i and the row of X at position k.
-    // A warp takes two by two tiles.  If the number of rows or columns of tiles is odd, it computes the last
-    // one twice.
+    // Subtracts A X from tiles of x; rows and columns are counted in tiles.  X are the rows of x at the `depth`
+    // positions from `from` on, and a_rows(i)[k] is the entry of A for the row at position i and the row of X at
+    // position k.  A warp takes two by two tiles.  If the number of rows or columns of tiles is odd, it computes the
+    // last one twice.
     __device__ __forceinline__ void update(
         const Rows& a_rows, int first_row, int last_row, int first_column, int last_column, int from, int depth
     ) const {
@@ -310,8 +310,8 @@ struct BlockLU {
         __syncthreads();
     }
 
-    // X_t := X_t - D_ts X_s, where D is the block on the diagonal at position p, in tiles, and X_s is tile s of the rows
-    // of x from p on, in the columns of tile `column`.
+    // X_t := X_t - D_ts X_s, where D is the block on the diagonal at position p, in tiles, and X_s is tile s of the
+    // rows of x from p on, in the columns of tile `column`.
     __device__ __forceinline__ void update_tile(int p, int t, int s, int column) const {
         const int pair = 2 * (lane() % 4), line = lane() / 4;
         Entry* place = row_of_x(p + 8 * t + line) + 8 * column + pair;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void compute(
         load_rows(fa[strip], a, row0 + 16 * strip);
         if constexpr (IS_SCALED) ordinary_a = ordinary_a && fa[strip].is_ordinary();
     }
-    if (BULK) wait_for_bulk();  // the task before gathered in the same place
+    if (BULK) wait_for_bulk();  // the copy of the last task may still read `gathered`
     #pragma unroll (STEPS_AT_ONCE)
     for (int step = 0; step < STEPS; ++step) {
         FragmentB fb[TILES];

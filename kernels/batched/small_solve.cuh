@@ -9,8 +9,8 @@
 //          where all pivots must be positive; 2 a triangle or a diagonal, by the same elimination.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
 //          correction is kept if it makes the ratio smaller.
-//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step at
-//          which the factorization broke down or 0, max |b - A x|, max |x|.
+//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step
+//          at which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A NaN in the data makes the norms and sizes NaN, but not the step and the numbers of `tell`.  If all entries
 //          are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
@@ -100,8 +100,8 @@ struct Limits {
     double bound, least, safe, agrees;
 };
 
-// Numbers of one system as on the board: ||A||_inf, ||A||_1, the size of A^-1, and the step of a breakdown or 0.  `rests`
-// and `sizes` below are max |b - A x| and max |x| of its k answers.
+// Numbers of one system as on the board: ||A||_inf, ||A||_1, the size of A^-1, and the step of a breakdown or 0.
+// `rests` and `sizes` below are max |b - A x| and max |x| of its k answers.
 struct Measured {
     double inf, one, grown, broken;
 
@@ -125,7 +125,7 @@ struct Measured {
         return good;
     }
 
-    // Writes the numbers of one system to the board, or whether it is doubtful, where these are wanted.
+    // Writes the numbers of one system to the board, and whether it is doubtful, where these are wanted.
     __device__ __forceinline__ void report(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
         Index count, double* board, char* doubtful, int* doubts

@@ -9,7 +9,8 @@
 // An answer that misses the bound is corrected once, with the factors at hand.
 //
 // Grid: any number of blocks, of THREADS threads.  Shared memory: see `Room`.
-// Defines T_A, COMPLEX, BANDED (0 if all entries are read), WIDTH, THREADS, MOST, RESIDENT (blocks on a multiprocessor).
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), WIDTH, THREADS, MOST, RESIDENT (blocks on a
+// multiprocessor).
 
 #include "batched/block_lu.cuh"
 

@@ -6,7 +6,8 @@
 //
 // Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: a Places for each team (none
 // if LANES is 1), followed by SIZE entries for each team, rounded up to 16 bytes.
-// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS, RESIDENT (blocks on a multiprocessor).
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS, RESIDENT (blocks on a
+// multiprocessor).
 
 #include "batched/small_solve.cuh"
 #include "common/async_copy.cuh"
@@ -194,7 +195,8 @@ __device__ __forceinline__ void stage(
     }
 }
 
-// The same for matrices of N rows that follow each other in memory row by row, if the warp has no matrix beyond the last.
+// The same for matrices of N rows that follow each other in memory row by row, if the warp has no matrix beyond
+// the last.
 __device__ __forceinline__ void stage_packed(Given* at, const T_A* from) {
     const int lane = threadIdx.x % WARP;
     constexpr bool WHOLE = WARP % N == 0;  // whole rows are copied at a time, so that most of an offset is a constant
@@ -248,7 +250,7 @@ tcs_solve_rows(
 
     Seen seen;
     if (BANDED) team.apply({below, above, mirror}, seen);
-    const bool mirrored = BANDED && mirror;  // then sums of columns are those of rows, bit by bit
+    const bool mirrored = BANDED && mirror;  // then sums of columns are those of rows, bit for bit
     Number row[ROWS][WIDTH];
     double inf = 0, one = 0, poison = 0;  // poison becomes NaN if a sum is not finite
     int step[ROWS];  // the step whose pivot is in the row

@@ -1,7 +1,7 @@
 // Splits FP32 numbers into two numbers of a tensor-core format: s x = hi + lo, up to the rounding of lo.
 //
-// s is a power of two.  hi is s x rounded to the format; s x - hi is exact in FP32, and lo is this difference rounded to
-// the format.  There are two forms: by entries, and by words of 32 bits.
+// s is a power of two.  hi is s x rounded to the format; s x - hi is exact in FP32, and lo is this difference rounded
+// to the format.  There are two forms: by entries, and by words of 32 bits.
 #pragma once
 
 #include "common/common.cuh"

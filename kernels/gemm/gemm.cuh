@@ -8,7 +8,7 @@
 //   C (16 x 8):       c0 (g, 2t), c1 (g, 2t + 1), c2 (g + 8, 2t), c3 (g + 8, 2t + 1)
 //
 // Scaling: before FP32 operands are rounded, each row of op(A) and each column of op(B) is multiplied by a power of two
-// that brings its largest entry into [2^13, 2^14); the last step divides by it exactly.  `top` holds the bits of the
+// that brings its largest entry into [2^13, 2^14); the last step divides by it.  `top` holds the bits of the
 // largest |entry|: as integers they compare like |x|, and Inf and NaN are above all numbers.
 //
 // Rows of subnormal FP32 numbers are scaled in the same way.  Without scaling, a row below 2^-14 would lose bits:

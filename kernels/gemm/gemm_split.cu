@@ -10,7 +10,7 @@
 //   tcs_finish   out = alpha times sum without its scales, plus beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
-// column.  tcs_tops needs top zeroed, and raises it; the order of its blocks does not matter.
+// column.  Unless `by_row`, tcs_tops raises top, which is zero before; the order of its blocks does not matter.
 // hi, and lo unless null, are row-major with leading dimension ld_out, a multiple of 16 bytes.
 // sum is FP32 m x n with leading dimension ld_sum; Origin and Target as in gemm.cuh.
 //

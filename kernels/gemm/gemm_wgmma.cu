@@ -34,8 +34,8 @@
 //
 // FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
 // gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading
-// FP32 there and writing hi and lo would need 93 more (counted, not measured), so a third of the time would be lost.
-// Reading op(A) from registers, already split, was slower as well (docs/performance/tried.md).  With the extra launch,
+// FP32 there and writing hi and lo would need 93 more (counted, not measured), so the rate would fall by a third.
+// Reading op(A) from registers, already split, was slower (docs/performance/tried.md).  With the extra launch,
 // three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096, 8192 and 16384
 // (H200, benchmarks/results/gemm.json).
 //

@@ -3,8 +3,8 @@
 // The second of the three engines naive, wmma and wgmma.  It adds:
 //   - a tile of op(A) is read from global memory once for all columns of a tile of C, one of op(B) once for all rows,
 //     16 bytes a thread;
-//   - copies run STAGES - 1 tiles ahead of the tensor cores (cp.async from sm_80 on, ordinary loads before), fragments
-//     one slice ahead, also from one tile to the next;
+//   - unless T_IN is float (below), copies run STAGES - 1 tiles ahead of the tensor cores (cp.async from sm_80 on,
+//     ordinary loads before), fragments one slice ahead, also from one tile to the next;
 //   - chunks of 16 bytes are swizzled, so that copies and fragments meet no bank conflicts (SWIZZLE 0 leaves this
 //     out, for comparison).
 // It is 7, 13 and 17 times as fast as the naive engine at n = 1024, 2048 and 4096 (H200, FP16,
@@ -29,7 +29,7 @@
 // large; 1 if T_IN is float).
 //
 // If T_IN is float, operands are split while they are loaded.  For 16-bit formats each block splits an entry once: the
-// entry is in a register while the tile before is multiplied, and is then stored in shared memory as hi and lo.  For
+// entry is in a register while earlier tiles are multiplied, and is then stored in shared memory as hi and lo.  For
 // TF32 shared memory holds FP32, and each fragment is split when it is loaded into registers.
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 32 k (8 for TF32),

@@ -3,7 +3,7 @@
 
 #include "gemm/wmma_tile.cuh"
 
-// The place of entry (row, col) of the block's sums; the rows of a fragment use different banks.
+// The place of entry (row, col) of the block's sums; four neighbouring rows of a fragment use different banks.
 __device__ __forceinline__ int place(int row, int col) { return row * BLOCK_N + (col ^ (row & 3) << 3); }
 constexpr int SHARED_BYTES = (SPLIT_ON_LOAD ? 2 : STAGES) * STAGE_BYTES;
 static_assert(BLOCK_M * BLOCK_N * sizeof(Acc) <= SHARED_BYTES, "the sums fit where the tiles were");

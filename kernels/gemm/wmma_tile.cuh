@@ -11,7 +11,7 @@ using Acc = typename Accumulator<T_LOW>::type;
 
 constexpr bool SMALL = TILE == 0, WIDE = TILE == 2;
 static_assert(!(SCALED && WIDE), "FP32 operands leave no registers for wide tiles");
-static_assert(!(SCALED && SMALL), "FP32 tiles are spread over 256 threads");
+static_assert(!(SCALED && SMALL), "FP32 operands have no small tiles");
 
 constexpr int BLOCK_M = SMALL ? 64 : 128, BLOCK_N = WIDE ? 256 : BLOCK_M;  // rows and columns of a tile of C
 constexpr int ROW_BYTES = 128;                        // of a tile whose rows run along k
@@ -157,8 +157,8 @@ __device__ __forceinline__ void load_word(T_IN (&x)[WORD], const char* tile, int
 }
 
 // Loads the fragment of 16 rows of op(A) from row i0 on, or two fragments of 8 columns of op(B).
-// The four 8 x 8 matrices are, for A, (rows 0, words 0), (rows 8, words 0), (0, 4), (8, 4); for B
-// (columns 0, words 0), (0, 4), (8, 0), (8, 4).  Lane l gives the address of row l % 8 of matrix l / 8.
+// The four blocks of load_blocks.cuh are, for A, (rows 0, words 0), (rows 8, words 0), (0, 4), (8, 4); for B
+// (columns 0, words 0), (0, 4), (8, 0), (8, 4).
 template <typename T, bool ALONG_K, bool IS_A>
 __device__ __forceinline__ void load_fragment(unsigned (&r)[4], const char* tile, int i0, int slice) {
     const int lane = threadIdx.x % WARP, row = lane % 8, low = lane >> 3 & 1, high = lane >> 4;

@@ -1,4 +1,4 @@
-// Combines the swaps of all strips of a panel, in two launches one after the other; and the report of a factorization.
+// Combines the swaps of all strips of a panel, in two launches one after the other, and reports a factorization.
 //
 // tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
 //   local  int[m]: row i of the panel was row local[i] before the swaps of the panel.

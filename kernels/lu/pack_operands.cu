@@ -26,7 +26,7 @@
 static_assert(PRODUCTS == 1 || PRODUCTS == 3, "one product, or three");
 
 constexpr int RUN = 8;      // entries that a thread rounds together: 16 bytes of a 16-bit format
-constexpr int TILE = 64;    // tcs_pack_u: rows and columns of Q that a block writes, 128 bytes a row
+constexpr int TILE = 64;    // tcs_pack_u: rows and columns of a part of Q that a block writes
 constexpr int K_ROWS = COMPLEX ? TILE / 2 : TILE;
 constexpr int U_THREADS = 256;
 

@@ -21,7 +21,7 @@
 // A strip is factored leaf by leaf (strip.cuh).  A thread that searches for pivots owns ROWS rows and keeps WIDTH
 // columns of them, the leaf, in registers.  Only THREADS threads of a block search, because every warp must read the
 // candidates of all warps that search, and the warps of one scheduler delay each other.  The other threads, the
-// helpers, take part only in copies and updates.
+// helpers, take part in everything else.
 //
 // No row moves.  Each row has a `place`, its position after the swaps so far, and is a candidate for pivot j while
 // place >= j.  The largest |a_ij| wins; of equal ones that with the lowest place, as in LAPACK.  NaN counts as larger

@@ -60,8 +60,8 @@ __device__ __forceinline__ float entry(const float* a, Index lda, Columns column
 #endif
 }
 
-// Computes the leaf's rows of U in the `rest` columns right of the leaf, with one thread for each column.  `a` points to
-// the leaf's first column.
+// Computes the leaf's rows of U in the `rest` columns right of the leaf, with one thread for each column.  `a` points
+// to the leaf's first column.
 //
 // The row that is solved for is the first in the registers, for a short loop as in factor_leaf.
 __device__ __forceinline__ void solve_block_row(

@@ -27,7 +27,7 @@ struct Rows {
 // The number of the only bit that is set; __ffs would take one more instruction.
 __device__ __forceinline__ int only_lane(unsigned lanes) { return 31 - __clz(lanes); }
 
-// The lanes of a warp that have the largest size: one, unless there is a tie.  If no lane has a row, it is lane 0.
+// The lanes of a warp that have the largest size: one, unless there is a tie; lane 0 if no lane has a row.
 //
 // Ties are rare.  Callers may therefore read the row of one of these lanes before they test for a tie.  They break ties
 // in a `while` that runs at most once: an `if` would be predicated, and its instructions would take time in every

@@ -25,8 +25,8 @@
 // diagonal tiles; then the inverses of two triangles give that of one twice as large: [A, 0; C, B]^-1 = [A^-1, 0; -B^-1
 // C A^-1, B^-1].
 //
-// Rounding: substitution in the tiles with rounded reciprocals of the diagonal, one lane for each column of the inverse;
-// then sums over increasing indices, by fused multiply-adds in T_IN.
+// Rounding: substitution in the tiles with rounded reciprocals of the diagonal, one lane for each column of the
+// inverse; then sums over increasing indices, by fused multiply-adds in T_IN.
 
 #include "common/common.cuh"
 #include "common/probe.cuh"

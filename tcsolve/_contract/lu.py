@@ -69,7 +69,7 @@ class Square(NamedTuple):
 
 
 class LibraryLU(Protocol):
-    """The LU of a matrix a by LAPACK or cuSOLVER.
+    """The LU of a matrix a, or of its transpose, by LAPACK or cuSOLVER.
 
     Attributes
     ----------

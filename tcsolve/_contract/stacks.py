@@ -65,7 +65,7 @@ class Stacks(Protocol):
             is not read and the entry of the result; the largest |a_ij| that is read; 1 if an entry that is
             not read is not zero, or if, for mirror 2, a diagonal entry has an imaginary part larger than
             rounding errors; 1 if any entry is NaN or Inf; 1 if a diagonal entry is zero.  The first three
-            ignore NaN.
+            ignore NaN.  For mirror 2, the first is also at least twice each imaginary part on the diagonal.
         """
 
     def rows(self, b, probes):
@@ -78,7 +78,9 @@ class Stacks(Protocol):
     # ---- solves by one launch --------------------------------------------------
 
     def bytes_at_once(self, alone, shape, dtype, kind, band):
-        """Return the bytes that `solve_at_once` allocates for its factors; None if other methods are faster.
+        """Return the bytes that `solve_at_once` allocates for its factors.
+
+        The result is None if the systems do not fit, or if other methods are faster.
 
         Parameters
         ----------
@@ -122,8 +124,9 @@ class Stacks(Protocol):
 
         A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
         limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-        difference of mirror images).  The norms must also be at least the reciprocal of the third limit.  The
-        last limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
+        difference of mirror images), where y is that of `solve_at_once`.  The norms must also be at least the
+        reciprocal of the third limit, unless b and x are 0.  The last limit is relative to the largest
+        |a_ij|; it is -1 if entries that are not read must be zero.
         """
 
     # ---- factors by the libraries ----------------------------------------------
@@ -182,7 +185,7 @@ class Stacks(Protocol):
         residuals : array, shape (m, k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
         known : tuple of array, optional
-            For one large system: the sums of |a_ij| over the rows, shape (n,), and over the columns, and A x,
+            For one large system: the sums of |a_ij| over each row and over each column, both (n,), and A x,
             shape (n, k), in FP64 or complex128.  Then a is not read, no residuals are returned, and `out`
             has zeros before the call.
         """

@@ -217,8 +217,8 @@ def _repeated(check, a, b, c, out, options):
     """Return (key, result) if a product with the same key was computed before, else (key, None).
 
     A small product takes less time than the checks of its arguments.  So the checks are done once for all
-    arguments that differ only in the addresses of the arrays.  The key is None for NumPy arrays, whose
-    products take longer than the checks, and for options that cannot be part of a key.
+    arguments that differ only in the addresses of the arrays.  The key is None for NumPy arrays, and for
+    options that cannot be part of a key.
     """
     beta = options.beta
     if not is_cupy(a) or not isinstance(beta, int | float):

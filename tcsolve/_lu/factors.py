@@ -47,7 +47,7 @@ class BlockedFactors:
         return self.__dict__ | {"_read_report": None}
 
     def _read(self):
-        """Return (bad pivot, number of swapped rows, misled); the first call waits for the factorization."""
+        """Return (bad pivot, number of row swaps, misled); the first call waits for the factorization."""
         if self._found is None:
             (report,) = self._read_report()
             info, swapped, condition, beyond = (float(x) for x in report)

@@ -116,14 +116,14 @@ class Condition(NamedTuple):
         about 1 if it is only an error of the solves.  It is the larger of two numbers:
 
         - ||b - A x||_2 / ||b||_2 for the probes b.  Here x is the computed solution, refined in a few steps
-          until the number is at most `wanted`.  If the solves miss a singular vector of A, this component of
+          until this ratio is at most `wanted`.  If the solves miss a singular vector of A, this component of
           a random b stays in the residual.
         - |z^H (e_j - A v)| / ||v||_1.  Here j is the largest column of A^-1 that was found, v the computed
           solution for e_j, and z the computed adjoint solution for sign(v).  If the solves were exact, both
           z^H e_j and z^H A v would be ||v||_1.  If v is an error of the solves, z^H A v is much smaller.
 
-        It is infinite if rcond is 0, or if no column of A^-1 that was found has at least half the size of the
-        estimate.
+        doubt(wanted) is infinite if rcond is 0, or if no column of A^-1 that was found has at least half the
+        size of the estimate.
     """
 
     rcond: float

@@ -149,7 +149,7 @@ def exponent_of(xp, x, axis=()):
 
 
 def largest_exponent(xp, v, shift):
-    """Return the largest exponent in each column of v 2**shift, for v (..., n, k) and shift (n, 1).
+    """Return the largest exponent in each column of v 2**shift, for v (..., n, k) and shift (..., n, 1).
 
     It is 0 for a column of zeros; zeros in other columns are ignored.
     """

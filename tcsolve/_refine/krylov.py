@@ -75,9 +75,9 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     Notes
     -----
     The correction is d = Z y, and the products A z_i have rounding errors.  So the residual of d differs from
-    that of the least-squares problem for y by about u ||A|| sum |y_i| ||z_i||.  If the vectors of Z are
-    nearly dependent, the y_i grow while the residual of the least-squares problem falls [2]_.  So a column
-    gets the correction of the last step for which these rounding errors are small.
+    that of the least-squares problem for y by up to about 2**-53 ||A|| sum |y_i| ||z_i||.  If the vectors of
+    Z are nearly dependent, the y_i grow while the residual of the least-squares problem falls [2]_.  So a
+    column gets the correction of the last step for which these rounding errors are small.
 
     References
     ----------

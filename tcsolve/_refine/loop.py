@@ -188,8 +188,8 @@ def refine_columns(
     Notes
     -----
     Classical refinement converges if c(n) u_f cond(A) < 1, where u_f is the roundoff of the factors.  FGMRES
-    converges up to a condition number of about 1 / (u_f sqrt(u)), because it only needs a preconditioned
-    operator of moderate condition [1]_.
+    converges up to a condition number of about 1 / (u_f sqrt(u)) with u = 2**-53, because it only needs a
+    preconditioned operator of moderate condition [1]_.
 
     This limit holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in
     the precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to

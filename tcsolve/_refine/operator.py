@@ -1,4 +1,4 @@
-"""The matrix as the loop sees it, and the error of an approximate solution."""
+"""The matrix as the loop uses it, and the error of an approximate solution."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ def solve(
     """Solve A x = b to FP64 accuracy by the factorization that is predicted to be fastest.
 
     This function replaces `scipy.linalg.solve`.  It has the same arguments, shapes, dtypes, errors and
-    warnings.
+    warnings, and a few of its own.
 
     Parameters
     ----------
@@ -58,7 +58,8 @@ def solve(
         True: raise an InputError if a or b holds NaN or Inf.  False: x has NaN where they affect it.
     assume_a : str, optional
         The structure of A, by its name in SciPy.  It is trusted: the system is solved, and verified, for the
-        matrix that has this structure.  By default tcsolve looks for bands and triangles in a NumPy matrix.
+        matrix that has this structure.  With default arguments, tcsolve looks for bands and triangles in a
+        NumPy matrix.
     transposed : bool
         Solve A^T x = b.  Only for a real a, as in SciPy.
     precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}, name of a model, or Plan

@@ -38,7 +38,7 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     x0 : array, shape of b, optional
         The first x; by default ``correct(b)``.
     norm : float, optional
-        Infinity norm of A; it is computed if a is an array.
+        Infinity norm of A; by default it is computed from the array a.
     plan : Plan, optional
         Only its `contraction`, `basis`, `method` and `inner_tol` are used.
     tol : float, optional

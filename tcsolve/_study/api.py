@@ -85,8 +85,8 @@ def study(
     Notes
     -----
     Precisions below FP32 round only the operands of the trailing updates, except those named '@each'.  If all
-    columns of a matrix fit into one panel (``Plan.block``; 128 on a CPU), its LU has no update, so nothing is
-    rounded; the columns ``model`` and ``panels`` of a row say this.
+    columns of a matrix fit into one panel (``Plan.block``; 128 on a CPU), its LU has no update, so all of it
+    is in FP32; the columns ``model`` and ``panels`` of a row say this.
 
     Examples
     --------

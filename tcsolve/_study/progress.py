@@ -9,7 +9,7 @@ __all__ = ["progress"]
 
 @contextmanager
 def progress(total, done, stream=None):
-    """Show how many runs are done, and the time left; it gives a function to call after each row.
+    """Show how many runs are done, and the time left; yield a function to call after each row.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def progress(total, done, stream=None):
 
 
 class _Line:
-    """A line that is written again and again; `start` is the time of the first run."""
+    """A line that is written again and again; `start` is the time at which the first run begins."""
 
     def __init__(self, total, done, stream, start):
         self._total, self._done, self._before = total, done, done

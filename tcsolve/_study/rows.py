@@ -28,9 +28,9 @@ class Settings(dict):
 
 
 def key_of(case, plan, settings):
-    """Return the name of a run, the same for the same matrix, plan, device, seed and right-hand side.
+    """Return the key of a run, the same for the same matrix, plan, device, seed and right-hand side.
 
-    Without a plan it is the name of the row of a skipped matrix; this also depends on the filters.
+    Without a plan it is the key of the row of a skipped matrix; this key also depends on the filters.
     """
     what = (case.filters.given() or None) if plan is None else plan.identity()
     data = [case.identity(), what, settings.identity]

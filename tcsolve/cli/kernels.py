@@ -65,7 +65,7 @@ def parse_arch(text):
 
 
 def outcomes(arch):
-    """Compile every kernel in the table for `arch`; return {name: a sentence that says how that went}."""
+    """Compile the kernels that `arch` supports; return {name: what happened} for all kernels."""
     texts = {}
     found = _compiled(arch, [name for name in KERNELS if compiler.supported(name, arch)])
     for name, spec in KERNELS.items():

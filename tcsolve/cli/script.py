@@ -12,7 +12,7 @@ __all__ = ["check_script", "run_script"]
 
 
 def check_script(args):
-    """Raise an InputError if there is no such file."""
+    """Raise an InputError if the script is not a file; a module is not looked for."""
     if not args.is_module and not os.path.isfile(args.script):
         raise InputError(f"{args.script} is not a file")
 

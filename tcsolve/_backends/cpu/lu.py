@@ -176,7 +176,7 @@ class HostLU:
             bound[0] = 1
         if how.native:
             return functools.partial(_subtract_native, l)
-        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # the largest entry of L is 1
+        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # no entry of L is above 1
         if how.products == 1:
             return functools.partial(_subtract_rounded, how, (_rounded(scaled, how.format),))
         return functools.partial(_subtract_rounded, how, _split(scaled, how.format))
@@ -228,7 +228,7 @@ def _solve_triangle(lu, b, *, lower, adjoint):
     b may be overwritten.
     """
     # BLAS is column-major and sees t = lu.T.  So lower and upper are exchanged, and a solve without transpose
-    # needs trans_a.  A solve with A**H needs conj(t) without transpose, which BLAS does not have; so
+    # needs trans_a.  A solve with T**H needs conj(t) without transpose, which BLAS does not have; so
     # conjugate b and the result instead.
     trsm = blas_of("trsm", lu.dtype)
     t = np.ascontiguousarray(lu).T

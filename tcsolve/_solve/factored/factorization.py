@@ -29,8 +29,8 @@ __all__ = ["Factorization", "has_zero_pivot", "ladder_of"]
 def in_turn(method):
     """Decorate a method of `Factorization`: only one thread at a time runs such a method of an object.
 
-    The lock is needed because a method may replace the factors.  When memory runs out, the method raises a
-    DeviceMemoryError.
+    The lock is needed because a method may replace the factors.  When device memory runs out, the method
+    raises a DeviceMemoryError.
     """
 
     @functools.wraps(method)

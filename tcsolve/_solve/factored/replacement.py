@@ -1,10 +1,11 @@
 """When FP64 factors replace those in FP32, because a `Factorization` has solved often.
 
 FP32 factors take half the time to compute, but each solve with them takes longer.  The number of solves is
-not known in advance.  So the time that the solves have lost is added up.  When it reaches the time that an
-FP64 factorization takes longer than that in FP32, the next solve makes one.  Then both factorizations and all
-solves take at most twice the time of the better choice in hindsight [1]_.  The times are predicted from the
-sizes and the numbers of steps.  They are not measured, so that the same calls give the same bits.
+not known in advance.  So the time that the solves have lost is added up.  When it reaches the time by
+which an FP64 factorization takes longer than one in FP32, the next solve factors in FP64.  Then both
+factorizations and all solves take at most twice the time of the better choice in hindsight [1]_.  The times
+are predicted from the sizes and the numbers of steps.  They are not measured, so that the same calls give the
+same bits.
 
 References
 ----------

@@ -325,7 +325,7 @@ def _is_of_ordinary_size(size, b):
 def _refined_by_plan(problem, factors, plan, rcond, *, watched):
     """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None.
 
-    Only if `watched`, the history is complete.
+    The history is complete only if `watched`.
     """
     a, b, norm, dtype = problem.matrix, problem.rhs, problem.norm, problem.dtype
     n = len(a)

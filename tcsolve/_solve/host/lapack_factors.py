@@ -20,7 +20,7 @@ __all__ = ["Band", "Banded", "Cholesky", "General", "Rounded", "Triangular", "is
 
 
 class General:
-    """P A = L U with partial pivoting."""
+    """P A = L U with partial pivoting; if A is row-major, P A^T = L U."""
 
     def __init__(self, factors, bad_pivot):
         self._factors, self.bad_pivot = factors, bad_pivot
@@ -181,7 +181,7 @@ class Band:
         return band_norms(self.diagonals, self.below, self.above)
 
     def residual(self, x, b):
-        """Return b - A x, (n, k), for few unknowns in long double."""
+        """Return b - A x, (n, k), for few unknowns as accurately as in long double."""
         return residual(self.a, x, b) if len(b) <= SMALL else b - self.times(x)
 
 

@@ -298,7 +298,7 @@ def _lu_solve(a, b):
     """
     try:
         return np.linalg.solve(a, b)
-    except np.linalg.LinAlgError:  # at least one matrix; the sign of its determinant is 0
+    except np.linalg.LinAlgError:  # a pivot is zero, so the sign of that determinant is 0
         singular = np.linalg.slogdet(a)[0] == 0
     try:
         found = np.linalg.solve(np.where(singular[:, None, None], np.eye(a.shape[-1]), a), b)

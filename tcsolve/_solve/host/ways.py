@@ -54,8 +54,8 @@ GENERAL = Way(General.of)
 def ways_for(ops, a, columns, structure, precision):
     """Return the `Way`s to try, in order, for the NumPy matrix a (n, n) and a number of right-hand sides.
 
-    If none of them succeeds, the ladder follows.  Without an asserted structure, or with 'banded', the bands
-    and triangles of a are detected, as in SciPy.
+    If none of them succeeds, the ladder follows.  In FP64, without an asserted structure or with 'banded',
+    the bands and triangles of a are detected, as in SciPy.
     """
     if precision in ("auto", "fp64"):
         if structure == "positive definite":

@@ -56,7 +56,7 @@ def surer(ladder, x, b, error, bound):
 
 
 def look_closer(ladder, x, rhs, bound, most):
-    """Return (x, errors, steps) with long double residuals, after up to `most` more corrections."""
+    """Return (x, errors, steps) with residuals as in long double, after up to `most` more corrections."""
     system, ops = ladder.system, ladder.system.ops
     a, b = ops.host(system.matrix, rhs)
 
@@ -91,7 +91,7 @@ def _closer(ladder, x, b, error, bound):
     There, residuals with twice the digits replace those in FP64.
     """
     system, near = ladder.system, (error > bound) & (error <= NEAR * bound)
-    if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals were in long double
+    if len(b) <= SMALL or not near.any():  # for few unknowns, the residuals were as in long double
         return error
     some = system.ops.xp.asarray(np.flatnonzero(near))
     found = accurate_errors(system.ops, system.a, x[:, some], b[:, some], system.norm_inf)
@@ -101,7 +101,7 @@ def _closer(ladder, x, b, error, bound):
 
 
 def _corrected(ladder, x, b):
-    """Return x after one more correction; for few unknowns, the residual is computed in long double."""
+    """Return x after one more correction; for few unknowns, the residual is as accurate as in long double."""
     system, solve = ladder.system, functools.partial(invert, ladder)
     a, ops, xp, is_complex = system.a, system.ops, system.ops.xp, system.is_complex
     if len(b) > SMALL:

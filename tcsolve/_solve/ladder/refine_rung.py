@@ -107,7 +107,7 @@ def _in_fp64(ladder):
 
 
 def _can_widen(ladder):
-    """Tell whether the factors are not in FP64, and the memory holds them in FP64 too."""
+    """Tell whether the factors are not in FP64, and free memory suffices for a copy in FP64."""
     if _in_fp64(ladder):
         return False
     needed = ladder.system.a.size * ladder.system.wide.itemsize

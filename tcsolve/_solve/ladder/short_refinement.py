@@ -102,7 +102,7 @@ class HostLoop:
     norm : float
         Its infinity norm.
     solve : callable, (r, max |r|) -> approximately A**-1 r
-        r has the shape (n,) or (n, k), with contiguous columns.
+        r has the shape (n,) or (n, k).
     bound : float
         The largest backward error.
     near : float

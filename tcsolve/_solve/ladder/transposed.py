@@ -1,4 +1,4 @@
-"""A ladder seen from the transposed matrix: the factors of A solve A^T x = b too."""
+"""The ladder of the transposed matrix: the factors of A solve A^T x = b too."""
 
 from dataclasses import replace
 

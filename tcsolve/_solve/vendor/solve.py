@@ -5,7 +5,7 @@ A single matrix is treated as a stack of one.
 1. `ops.vendor` factors each matrix in FP64, and solves for b and one or two random vectors together.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
-   a long stack, only those of doubtful systems (see `doubtful`).
+   a long stack without `estimate`, only those of doubtful systems (see `doubtful`).
 3. If A may be singular to working precision, or if the caller wants an estimate of rcond, rcond is estimated.
    A kernel that factors and solves in one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
@@ -281,7 +281,7 @@ def answer_by_factors(ops, system, shape, check_finite):
 def answered(ops, system, x, factors, board):
     """Return the `Part` from the measured numbers on the device, or None if the ladder must solve a system.
 
-    Of a long stack, the host looks only into the doubtful systems.
+    Of a long stack without `estimate`, the host looks only into the doubtful systems.
     """
     if len(system.a) > ON_HOST and not system.estimate:
         few = ops.xp.flatnonzero(doubtful(board, system))

@@ -36,9 +36,9 @@ def backward_errors(ops, a, x, b, norm=None):
 
     Notes
     -----
-    The residual is computed in FP64; for up to 32 unknowns it is computed on the host in long double.
-    Extreme systems are scaled: A and each column of x are divided by powers of two, and b by their product.
-    This is exact, except for numbers that are negligible compared with ||A|| ||x||.
+    The residual is computed in FP64; for up to 32 unknowns it is computed on the host, as accurately as in
+    long double.  Extreme systems are scaled: A and each column of x are divided by powers of two, and b by
+    their product.  This is exact, except for numbers that are negligible compared with ||A|| ||x||.
     """
     x, b = (ops.converted(v, np.result_type(v.dtype, np.float64)) for v in (x, b))
     if a.shape[-1] <= SMALL:

@@ -67,19 +67,25 @@ class ComplexColumns:
         Whether the inverses of the diagonal blocks are accurate enough for `solve` and `solve_coarsely`.
     """
 
-    def __init__(self, lu, order):
-        self._lu, self._order, blocks = lu, order, _diagonal_blocks(lu)
+    def __init__(self, lu, order, inverses, serve, serve_coarsely):
+        self._lu, self._order, (self._of_lower, self._of_upper) = lu, order, inverses
+        self.serve, self.serve_coarsely = serve, serve_coarsely
+
+    @classmethod
+    def of(cls, lu, order):
+        """Invert the diagonal blocks of both triangles."""
+        blocks = _diagonal_blocks(lu)
         lower, upper = cupy.tril(blocks), cupy.triu(blocks, 1) + cupy.eye(HALF)
-        (self._of_lower, of_lower), (self._of_upper, of_upper) = (
+        (of_lower, loss_of_lower), (of_upper, loss_of_upper) = (
             _inverted(lower, UPPER),  # cuBLAS sees the transpose
             _inverted(upper, LOWER),
         )
-        pivot = cupy.abs(lu.diagonal()).max()
-        loss, pivot = cupy.stack([cupy.maximum(of_lower, of_upper), pivot]).get().tolist()
+        losses = cupy.maximum(loss_of_lower, loss_of_upper), cupy.abs(lu.diagonal()).max()
+        loss, pivot = cupy.stack(losses).get().tolist()
         arch = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
-        self.serve = loss <= LARGEST_LOSS  # False for a NaN
-        is_near = loss <= LARGEST_COARSE_LOSS and SMALLEST < pivot < LARGEST
-        self.serve_coarsely = is_near and arch >= COARSE_ARCH
+        is_near = loss <= LARGEST_COARSE_LOSS and SMALLEST < pivot < LARGEST  # False for a NaN
+        coarsely = is_near and arch >= COARSE_ARCH
+        return cls(lu, order, (of_lower, of_upper), loss <= LARGEST_LOSS, coarsely)
 
     @property
     def nbytes(self):

@@ -61,16 +61,16 @@ def factor(a, kind, columns, careful=False):
     if kind.endswith("triangular"):
         a, lower = cupy.ascontiguousarray(wide(a)), kind.startswith("lower")
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
-        return PackedTriangle.of(a, lower) if packs else Triangles(a, lower)
+        return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
-        return (PackedCholesky if packs and n >= PACKED_ROWS else Cholesky)(a)
+        return (PackedCholesky if packs and n >= PACKED_ROWS else Cholesky).of(a)
     if m > 1:
         return _lu_of_stack(a)
     turned = a.dtype.kind == "c" and columns >= max(TURNED_COLUMNS, n // 2)
     turned = turned and not complex_columns.takes(n, columns)
-    return LU(cupy.swapaxes(a, 1, 2) if turned else a, turned)
+    return LU.of(cupy.swapaxes(a, 1, 2) if turned else a, turned)
 
 
 def _packs(a, columns):
@@ -94,9 +94,14 @@ class LU:
     Solves for many complex right-hand sides are products (see `complex_columns`).
     """
 
-    def __init__(self, a, turned):
-        self._lu, self._swaps, self.info = getrf_in_place(copied(a)[0].T)
+    def __init__(self, lu, swaps, info, turned):
+        self._lu, self._swaps, self.info = lu, swaps, info
         self._turned, self._by_products = turned, None
+
+    @classmethod
+    def of(cls, a, turned):
+        """Factor a (1, n, n), which is not modified."""
+        return cls(*getrf_in_place(copied(a)[0].T), turned)
 
     def solve(self, rhs, adjoint=False):
         by_products = None if adjoint else self._for_many(rhs.shape[1])
@@ -123,7 +128,7 @@ class LU:
             return None
         if self._by_products is None:
             order = cupy.asarray(self._order)
-            self._by_products = complex_columns.ComplexColumns(self._lu.T, order)
+            self._by_products = complex_columns.ComplexColumns.of(self._lu.T, order)
         return self._by_products
 
     @cached_property
@@ -212,8 +217,13 @@ def _lu_of_definite(a):
 class Cholesky:
     """A = L L**H of one matrix by cuSOLVER."""
 
-    def __init__(self, a):
-        self._l, self.info = _potrf(copied(a, conjugated=True))
+    def __init__(self, l, info):
+        self._l, self.info = l, info
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (1, n, n), which is not modified."""
+        return cls(*_potrf(copied(a, conjugated=True)))
 
     def solve(self, rhs, adjoint=False):
         _, c, n = rhs.shape
@@ -229,14 +239,18 @@ class Cholesky:
 class PackedCholesky:
     """A = (L D**-1) (D L**T) with D = diag(L), of one real matrix, for our triangular solves."""
 
-    def __init__(self, a):
-        lu, self.info = _potrf(copied(a))
-        self._lu, n = lu[0], len(lu[0])
-        grid, args = ((-(-n // TILE)) ** 2, 1), (self._lu, self._lu.diagonal().copy(), n)
+    def __init__(self, lu, inverses, info):
+        self._lu, self._inverses, self.info = lu, inverses, info
+
+    @classmethod
+    def of(cls, a):
+        """Factor a (1, n, n), which is not modified."""
+        (lu,), info = _potrf(copied(a))
+        grid, args = ((-(-len(lu) // TILE)) ** 2, 1), (lu, lu.diagonal().copy(), len(lu))
         launch(("read_structure", "tcs_pack_cholesky"), grid, TILE_THREADS, args, macros(a))
-        inverses, condition = invert_diagonal_blocks(self._lu)
-        serve = inverses_serve(float(condition.get()[0]), self._lu.dtype.char)
-        self._inverses = inverses if serve else None
+        inverses, condition = invert_diagonal_blocks(lu)
+        serve = inverses_serve(float(condition.get()[0]), lu.dtype.char)
+        return cls(lu, inverses if serve else None, info)
 
     def solve(self, rhs, adjoint=False):
         _, c, n = rhs.shape

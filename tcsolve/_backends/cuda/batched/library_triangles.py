@@ -83,9 +83,13 @@ def _ones_of(device):
 class Triangles:
     """Triangular matrices, which are their own factors."""
 
-    def __init__(self, a, lower):
-        self._a, self._lower = a, lower
-        self._addresses = addresses_of(a) if len(a) > 1 else None
+    def __init__(self, a, lower, addresses):
+        self._a, self._lower, self._addresses = a, lower, addresses
+
+    @classmethod
+    def of(cls, a, lower):
+        """Return the factors of a (m, n, n), which must not change."""
+        return cls(a, lower, addresses_of(a) if len(a) > 1 else None)
 
     @cached_property
     def info(self):
@@ -100,7 +104,7 @@ class Triangles:
         return conjugate(rhs) if adjoint else rhs
 
     def taken(self, which):
-        return Triangles(self._a[cupy.asarray(which)], self._lower)
+        return Triangles.of(self._a[cupy.asarray(which)], self._lower)
 
 
 def solve_triangles(addresses, uplo, op, rhs, one=None):

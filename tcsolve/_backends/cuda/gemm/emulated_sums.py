@@ -55,10 +55,15 @@ def values(x, product):
 class Operand:
     """The operand L (m x k), |l| <= 1, rounded and split once, to compute C -= L U with emulated sums."""
 
-    def __init__(self, l, how):
+    def __init__(self, how, parts):
+        self._how, self._parts = how, parts
+
+    @classmethod
+    def of(cls, l, how):
+        """Round and split L."""
         if l.dtype.kind == "c":  # an entry counts as two real ones, along k
             l = cupy.ascontiguousarray(l).view(np.float32)
-        self._how, self._parts = how, _parts(l * np.float32(2.0**TOP_EXPONENT), how)
+        return cls(how, _parts(l * np.float32(2.0**TOP_EXPONENT), how))
 
     def round(self):
         """Do nothing: L is rounded already."""

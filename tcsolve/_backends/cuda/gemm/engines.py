@@ -116,7 +116,7 @@ def gemm(job, arch, multiprocessors):
         engine = fastest(product, *out.shape, job.a.shape[1], arch)
     _check_engine(engine, product, arch)
     c = None if job.beta == 0 else c if rows_contiguous(c) else copied(c)
-    work = Work(job._replace(c=c), arch, multiprocessors)
+    work = Work.of(job._replace(c=c), arch, multiprocessors)
     found = RUN[engine](work)
     same = all(x.array.data.ptr == y.data.ptr for x, y in ((work.a, job.a), (work.b, job.b)))
     return found if same else None

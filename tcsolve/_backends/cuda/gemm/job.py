@@ -20,17 +20,21 @@ LONGEST_SUM = 8192
 class Work:
     """One product, with properties that return the arguments of the kernels."""
 
-    def __init__(self, job, arch, multiprocessors):
-        a, b, c, out, product, alpha, beta, _ = job
-        dtype = None if product.direct else np.dtype(product.accumulator)
-        self.a, self.b = as_stored(a, dtype), as_stored(b, dtype)
-        self.c, self.out, self.product = c, out, product
-        self.alpha, self.beta = float(alpha), float(beta)
-        self.arch, self.multiprocessors = arch, multiprocessors
+    def __init__(self, job, stored, arch, multiprocessors):
+        a, b, self.c, self.out, self.product, self.alpha, self.beta, _ = job
+        (self.a, self.b), self.arch, self.multiprocessors = stored, arch, multiprocessors
         (self.m, self.k), self.n = a.shape, b.shape[1]
-        self.scaled = not (product.direct or product.native)
+        self.scaled = not (self.product.direct or self.product.native)
         self.top_a = self.top_b = self._turns = None
         self.split_how = None  # (defines, shape) of split_once, if it has split the operands
+
+    @classmethod
+    def of(cls, job, arch, multiprocessors):
+        """Return the work of a `Job`; operands that the kernels cannot read are copied."""
+        dtype = None if job.product.direct else np.dtype(job.product.accumulator)
+        stored = [as_stored(x, dtype) for x in (job.a, job.b)]
+        job = job._replace(alpha=float(job.alpha), beta=float(job.beta))
+        return cls(job, stored, arch, multiprocessors)
 
     def find_tops(self):
         """Find the largest entry of each row of op(a) and each column of op(b), if these are scaled."""

@@ -27,7 +27,7 @@ __all__ = [
     "product",
 ]
 
-# Smallest n and number of columns for which three real products are faster.
+# Smallest n and number of columns for which three real products are faster than one complex product.
 LEAST_ROWS, LEAST_COLUMNS = 4096, 1024
 # Numbers of rows and of columns of the product that are computed together.
 ROWS, COLUMNS = 2048, 8192
@@ -114,7 +114,7 @@ def bytes_of_product(n, columns):
 
 
 def planes(z, numbers, scale=None):
-    """Return the `Planes` of a matrix z; with `scale`, each row is multiplied by its power of two there."""
+    """Return the `Planes` of a matrix z; with `scale`, row i is multiplied by the power of two scale[i]."""
     x = Planes.empty(z.shape, numbers)
     _launch("tcs_planes", z.shape, (x.memory, x.plane, x.ld, *steps(z), scale), numbers)
     return x

@@ -134,11 +134,15 @@ class Bound:
     bound, beyond[0] becomes 1.
     """
 
-    def __init__(self, u, beyond, multiprocessors):
-        self.beyond = beyond
-        # Scale by the diagonal alone: the entries below it belong to L.
+    def __init__(self, beyond, scale, alpha):
+        self.beyond, self.scale, self.alpha = beyond, scale, alpha
+
+    @classmethod
+    def of(cls, u, beyond, multiprocessors):
+        """Find the scale of a block; by its diagonal alone, because the entries below it belong to L."""
         pivots = u.diagonal().copy()[None]
-        self.scale, self.alpha, _ = _scale(pivots, TOP, None, multiprocessors)
+        scale, alpha, _ = _scale(pivots, TOP, None, multiprocessors)
+        return cls(beyond, scale, alpha)
 
 
 class Operand:
@@ -199,14 +203,20 @@ class _Triangle:
     All its entries are scaled by one power of two, which is found on the device.
     """
 
-    def __init__(self, x, how, multiprocessors, bound=None):
+    def __init__(self, how, multiprocessors, bound, parts, scale):
         self._how, self._multiprocessors, self._bound = how, multiprocessors, bound
+        self._parts, (self._by, self._alpha) = parts, scale
+
+    @classmethod
+    def of(cls, x, how, multiprocessors, bound=None):
+        """Scale and split x."""
         if bound is None:
-            self._by, self._alpha = _scale(x, 1.0, None, multiprocessors)[0], None
+            by, alpha = _scale(x, 1.0, None, multiprocessors)[0], None
         else:
-            self._by, self._alpha, _ = _scale(x, 1 / ROOM, bound.scale, multiprocessors)
-        self._parts, *args = _room(x, how)
-        _split(how, NOTHING, (*args, self._by))
+            by, alpha, _ = _scale(x, 1 / ROOM, bound.scale, multiprocessors)
+        parts, *args = _room(x, how)
+        _split(how, NOTHING, (*args, by))
+        return cls(how, multiprocessors, bound, parts, (by, alpha))
 
     def _divide(self, x):
         """Split x; return its (hi, lo), and alpha and the words for its product with the triangle."""

@@ -8,6 +8,9 @@ from tcsolve._backends.cuda.runtime.cublas_calls import ld
 
 __all__ = ["Operand"]
 
+# Operands are scaled so that their largest entry is near this number.
+TOP = 2.0**TOP_EXPONENT
+
 
 class Operand:
     """The operand L (m x k), |l| <= 1, rounded, split and packed once, to compute C -= L U.
@@ -16,13 +19,23 @@ class Operand:
     the device.
     """
 
-    def __init__(self, l, how, multiprocessors):
-        self._how, self._multiprocessors = how, multiprocessors
-        self._parts = 2 if l.dtype.char == "F" else 1  # a complex entry counts as two real ones
-        (m, k), self._top = l.shape, 2.0**TOP_EXPONENT
-        self._p = self._empty(m, k)
-        grid, width = (-(-m // 8), -(-k * self._parts // 256)), k * self._parts
-        args = (self._p, l, ld(l) * self._parts, m, width, self._top)
+    def __init__(self, how, multiprocessors, parts):
+        self._how, self._multiprocessors, self._parts = how, multiprocessors, parts
+        self._p = None  # L, packed
+
+    @classmethod
+    def of(cls, l, how, multiprocessors):
+        """Round, split and pack L."""
+        operand = cls(
+            how, multiprocessors, 2 if l.dtype.char == "F" else 1
+        )  # a complex entry counts as two real ones
+        operand._pack(l)
+        return operand
+
+    def _pack(self, l):
+        (m, k), parts = l.shape, self._parts
+        self._p, grid = self._empty(m, k), (-(-m // 8), -(-k * parts // 256))
+        args = (self._p, l, ld(l) * parts, m, k * parts, TOP)
         self._kernel("tcs_pack_l")(grid, (32, 8), args)
 
     def round(self):
@@ -36,7 +49,7 @@ class Operand:
         scale, alpha, beta = scalars[0:], scalars[1:], scalars[2:]
         # A few blocks per multiprocessor; each block loops over rows of U.
         find_scale = compiler.kernel("find_operand_scale", "tcs_update_scale")
-        args = (scale, alpha, beta, work, u, ld_u, k, r, self._top, None)
+        args = (scale, alpha, beta, work, u, ld_u, k, r, TOP, None)
         find_scale((min(k, 4 * self._multiprocessors),), (256,), args)
         q = self._empty(r, k)
         grid = (-(-r // 64), -(-k // (64 // parts)))

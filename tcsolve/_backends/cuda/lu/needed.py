@@ -1,8 +1,8 @@
 """The kernels that a solve will launch, as far as its size tells, so that they are compiled in parallel.
 
 A kernel that is missing here is compiled when it is launched, and the solve waits for it.  The compilation of
-a kernel that is not needed keeps a core busy.  So the lists are those of the usual solve: a real matrix, one
-or a few right-hand sides, no pivots that are expected on the diagonal.
+a kernel that is not needed keeps a core busy.  So the lists are those of the usual solve: a real matrix that
+is not known to be dominant, and one or a few right-hand sides.
 """
 
 from tcsolve._arithmetic.formats import UPDATES

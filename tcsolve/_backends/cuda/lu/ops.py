@@ -234,19 +234,19 @@ def _by_inverse(l, plan, bound=None):
     if few or (bound is None and plan.update.name != "fp16x3") or not aligned(l):
         return None
     inverse = unit_lower_inverse(l, plan.is_dominant)
-    product = wgmma.Lower(inverse, plan.update, current_device.multiprocessors(), bound)
+    product = wgmma.Lower.of(inverse, plan.update, current_device.multiprocessors(), bound)
     return guarded(product.apply)  # it allocates before it overwrites b
 
 
 @turns_into_memory_error
 def _upper(u, plan, bound):
     """Return the inverse of U for products."""
-    return wgmma.Right(upper_inverse(u), plan.update, current_device.multiprocessors(), bound)
+    return wgmma.Right.of(upper_inverse(u), plan.update, current_device.multiprocessors(), bound)
 
 
 @turns_into_memory_error
 def _bound(u, beyond):
-    return wgmma.Bound(u, beyond, current_device.multiprocessors())
+    return wgmma.Bound.of(u, beyond, current_device.multiprocessors())
 
 
 def _product_with(l, how, bound):
@@ -254,11 +254,11 @@ def _product_with(l, how, bound):
     if how.native:
         return _Native(l)
     if how.sums is not None:
-        return emulated_sums.Operand(l, how)
+        return emulated_sums.Operand.of(l, how)
     device, count = cupy.cuda.runtime.getDevice(), current_device.multiprocessors()
     if fastest_update(how, l.dtype.char, *l.shape, current_device.arch(device)) == "wgmma":
         return wgmma.Operand(l, how, count, bound)
-    return cublas_update.Operand(l, how, count)
+    return cublas_update.Operand.of(l, how, count)
 
 
 def _strip_by_library(p, start, stop, pivots, started):
@@ -337,7 +337,7 @@ def _place_of(w):
 
 
 def _panel_shapes(clusters, context, m, narrow, dominant):
-    """Yield the shapes to try; each is checked only when it is needed, because this compiles its kernel."""
+    """Yield the shapes to try; each is checked only when needed, because a check compiles its kernel."""
     best = _best_shape(clusters, context, m, narrow, dominant)
     shapes = _known_shapes(context[0], m, narrow, dominant)
     if best is not None:

@@ -53,7 +53,7 @@ class Share:
         self._help = ready, functools.partial(launch, self._reserved, multiprocessors)
 
     def help(self, side):
-        """Launch the second part of the product in the stream of the panel."""
+        """Launch the product a second time, in the stream of the panel."""
         if self._help:
             ready, launch = self._help
             side.wait_event(ready)

@@ -79,10 +79,11 @@ def substitute(
     onto : array, shape (k, n), float64, C-contiguous, optional
         The solution is added to it; x is the sum.
     sizes : array, float64, optional
-        The largest |b_ij| of each column, if `known`.  Otherwise an array of zeros, which receives them.  It
-        has an entry for each column that the launches are compiled for, or more.
+        If `known`, the largest |b_ij| of each column, or ones for no scaling.  Otherwise an array of zeros,
+        which receives the largest |b_ij|.  It has an entry for each column that the launches are compiled
+        for, or more.
     known : bool
-        Whether `sizes` holds the largest entries already.
+        Whether `sizes` is filled already.
     only_lower : bool, optional
         True: solve only with the lower triangle.  False: only with the upper triangle.
     """
@@ -115,7 +116,7 @@ def substitute(
         lower = order[number]
         own = (blocks if lower else upper, tickets + 4 * number)
         launches.triangles[number](enumerate((to, of, *factors, n, *own, top)))
-    if only_lower is not None and char == "d" and known:  # nothing is scaled
+    if only_lower is not None and char == "d" and known:  # `sizes` are ones
         return stages[2 * width * n : 3 * width * n].reshape(width, n)[:k].T
     x, added = cupy.empty((k, n)) if out is None else out, 0 if onto is None else onto.data.ptr
     launches.lift(enumerate((x.data.ptr, last, after, top, added)))
@@ -180,8 +181,13 @@ class _Triangle:
     """
 
     def __init__(self, clusters, shapes, defines):
-        self._clusters, self._defines, self._prepared = clusters, defines, {}
-        self._shapes = [s for s in shapes if not s.cluster or clusters.fits(self._variant(s))]
+        self._clusters, self._shapes, self._defines, self._prepared = clusters, shapes, defines, {}
+
+    @classmethod
+    def of(cls, clusters, shapes, defines):
+        """Return the launch with those shapes whose clusters the device can run."""
+        fits = [s for s in shapes if not s.cluster or clusters.fits(_variant(defines, s))]
+        return cls(clusters, fits, defines)
 
     def __call__(self, replaced):
         replaced = tuple(replaced)
@@ -191,16 +197,17 @@ class _Triangle:
 
     def _launch(self, replaced, shape):
         if shape not in self._prepared:
-            name, entry, defines, *_ = self._variant(shape)
+            name, entry, defines, *_ = _variant(self._defines, shape)
             grid, block = (shape.blocks, 1), (TRSV_THREADS, 1)
             kernel = compiler.kernel(name, entry, **dict(defines))
             self._prepared[shape] = kernel.prepared(grid, block, [0] * 8, 0)
         self._prepared[shape](replaced)
 
-    def _variant(self, shape):
-        defines = tuple((self._defines | shape.defines).items())
-        name = "triangular_solve", "tcs_solve_triangle"
-        return cluster_launch.Variant(*name, defines, shape.cluster, TRSV_THREADS)
+
+def _variant(defines, shape):
+    defines = tuple((defines | shape.defines).items())
+    name = "triangular_solve", "tcs_solve_triangle"
+    return cluster_launch.Variant(*name, defines, shape.cluster, TRSV_THREADS)
 
 
 @functools.lru_cache(maxsize=256)
@@ -216,7 +223,7 @@ def _launches(clusters, context, n, k, char, adjoint):
 
     def triangle(lower):
         defines = {"T_IN": REAL[char], "K": width, "LOWER": int(lower), "TRANS": int(adjoint)}
-        return _Triangle(clusters, shapes, defines)
+        return _Triangle.of(clusters, shapes, defines)
 
     return _Launches(
         width,

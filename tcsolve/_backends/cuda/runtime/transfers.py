@@ -1,4 +1,4 @@
-"""Copies of large arrays between host and device, at nearly the speed of the bus.
+"""Copies of large arrays between host and device, through small pinned buffers.
 
 The bus reads and writes pinned memory only.  Pinning the user's memory would take as long as the copy.
 Instead several threads copy pieces of the array to small pinned buffers of their own, and send each buffer as
@@ -22,8 +22,8 @@ __all__ = ["LEAST_BYTES", "clear", "to_device", "to_host"]
 # Smaller arrays are copied by CuPy, in one thread.  On an H200 that is as fast up to about this size.
 LEAST_BYTES = 16 << 20
 # Bytes of a buffer, and number of buffers: each thread fills one while another one is being sent.  An array
-# smaller than all buffers together is cut into as many pieces as there are buffers, so that all threads have
-# work.
+# smaller than all buffers together is cut into about as many pieces as there are buffers, so that all threads
+# have work.
 BUFFER_BYTES, BUFFERS = 4 << 20, 2 * pipeline.THREADS
 # Number of rings that are kept for later copies.
 MOST_IDLE = 2

@@ -28,7 +28,7 @@ def factors_of(cupy, columns, a):
     order = np.arange(len(a), dtype=np.int32)
     for j, i in enumerate(swaps):
         order[[j, i]] = order[[i, j]]
-    return columns.ComplexColumns(cupy.asarray(np.ascontiguousarray(lu.T)), cupy.asarray(order))
+    return columns.ComplexColumns.of(cupy.asarray(np.ascontiguousarray(lu.T)), cupy.asarray(order))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_factors_that_inverses_do_not_serve_are_told(cupy, columns):
     def told(change):
         made = lu.copy()
         change(made)
-        found = columns.ComplexColumns(cupy.asarray(made), order)
+        found = columns.ComplexColumns.of(cupy.asarray(made), order)
         return found.serve, found.serve_coarsely
 
     def put(i, j, value):

@@ -162,7 +162,7 @@ def test_every_tile_of_the_wmma_engine(dtype, tile, on_device, cupy):
         product = choose_product(name, k, engine="wmma")
         job = Job(x, y, None, out, product, 1, 0, "wmma")
         with counted() as launches:
-            engines.RUN["wmma"](engines.Work(job, arch, 132), tile=tile)
+            engines.RUN["wmma"](engines.Work.of(job, arch, 132), tile=tile)
         check(out, a, b, engine="wmma")
         assert launches["tcs_gemm_wmma"] == 1
 
@@ -399,7 +399,9 @@ def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper):
     results = []
     for multiprocessors in (16, 132, 10**6):  # with so many, each cluster has one tile
         out = hopper.full((m, n), np.nan, np.float32)
-        work = engines.Work(Job(a, b, None, out, product, 1, 0, "wgmma"), "sm_90a", multiprocessors)
+        work = engines.Work.of(
+            Job(a, b, None, out, product, 1, 0, "wgmma"), "sm_90a", multiprocessors
+        )
         engines.RUN["wgmma"](work)
         assert not work.turns.any()
         results.append(out)
@@ -493,7 +495,7 @@ def test_one_pass_splits_as_two_do(m, k, n, low, shift, transa, transb, hopper):
 
     pairs, in_one_pass = [], []
     for arch in ("sm_90a", "sm_80"):  # without clusters, two passes
-        work = job.Work(Job(a, b, None, out, product, 1, 0, "wgmma"), arch, 132)
+        work = job.Work.of(Job(a, b, None, out, product, 1, 0, "wgmma"), arch, 132)
         with counted() as launches:
             parts = work.split(*product.splits)
         assert parts[0][1] is None

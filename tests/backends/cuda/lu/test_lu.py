@@ -158,8 +158,8 @@ def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
     from tcsolve._backends.cuda.gemm import wgmma
 
     lu_sizes(least_columns=64)
-    sizes, lower = set(), wgmma.Lower
-    monkeypatch.setattr(wgmma, "Lower", lambda x, *rest: sizes.add(len(x)) or lower(x, *rest))
+    sizes, of = set(), wgmma.Lower.of
+    monkeypatch.setattr(wgmma.Lower, "of", lambda x, *rest: sizes.add(len(x)) or of(x, *rest))
     return sizes
 
 
@@ -288,9 +288,9 @@ def test_products_with_an_inverse_solve_from_the_right(m, k, update, bounded, ho
     u = u.astype(np.float32)
     l = rng.uniform(-1, 1, (m, k)) @ u
     x, beyond = hopper.asarray(l.astype(np.float32)), hopper.zeros(1, np.int32)
-    bound = wgmma.Bound(hopper.asarray(u), beyond, 132) if bounded else None
+    bound = wgmma.Bound.of(hopper.asarray(u), beyond, 132) if bounded else None
 
-    wgmma.Right(upper_inverse(hopper.asarray(u)), how, 132, bound).apply(x)
+    wgmma.Right.of(upper_inverse(hopper.asarray(u)), how, 132, bound).apply(x)
 
     error = np.abs(x.get() @ u.astype(float) - l)
     size = np.abs(l) @ np.abs(np.linalg.inv(u.astype(float))) @ np.abs(u)
@@ -308,7 +308,7 @@ def test_an_operand_tells_whether_an_entry_is_beyond_one(update, largest, expect
     l = hopper.random.default_rng(1).uniform(-0.9, 0.9, (1001, 512), dtype=np.float32)
     l[1000, 511] = largest
     beyond = hopper.zeros(1, np.int32)
-    bound = wgmma.Bound(hopper.eye(512, dtype=np.float32), beyond, 132)
+    bound = wgmma.Bound.of(hopper.eye(512, dtype=np.float32), beyond, 132)
 
     wgmma.Operand(l, UPDATES[update], 132, bound).round()
 
@@ -324,7 +324,7 @@ def test_a_bound_tells_whether_u_is_larger_than_expected(times, expected, hopper
     u[77, 599] = times
     beyond = hopper.zeros(1, np.int32)
     operand = wgmma.Operand(
-        l, UPDATES["fp16x3"], 132, wgmma.Bound(hopper.eye(512, dtype="f"), beyond, 132)
+        l, UPDATES["fp16x3"], 132, wgmma.Bound.of(hopper.eye(512, dtype="f"), beyond, 132)
     )
 
     operand.subtract(c, u, None)
@@ -341,7 +341,7 @@ def test_a_bound_does_not_look_at_l(size, hopper):
     block = hopper.random.default_rng(1).uniform(-1, 1, (512, 512), dtype=np.float32)
     block = hopper.tril(block, -1) + np.float32(size) * hopper.eye(512, dtype="f")
 
-    bound = wgmma.Bound(block, hopper.zeros(1, np.int32), 132)
+    bound = wgmma.Bound.of(block, hopper.zeros(1, np.int32), 132)
 
     assert 2.0**13 < float(bound.scale[0]) * size <= 2.0**14
 

@@ -223,8 +223,8 @@ def test_a_triangle_is_not_read_where_all_is_zero(columns, cupy):
 def test_substitution_by_halves_or_by_an_inverse(k, n, update, cupy, ops, monkeypatch):
     from tcsolve._backends.cuda.gemm import wgmma
 
-    made, product = [], wgmma.Lower
-    monkeypatch.setattr(wgmma, "Lower", lambda *args: made.append(args) or product(*args))
+    made, product = [], wgmma.Lower.of
+    monkeypatch.setattr(wgmma.Lower, "of", lambda *args: made.append(args) or product(*args))
     rng = np.random.default_rng([k, n])
     l = (rng.uniform(-1, 1, (k, k)) / np.sqrt(k)).astype(np.float32)
     b = rng.standard_normal((k, n)).astype(np.float32)
@@ -286,7 +286,7 @@ def test_products_with_an_inverse_solve(columns, k, well_conditioned, hopper):
     b = np.random.default_rng([k, columns]).standard_normal((k, columns)).astype(np.float32)
     x = hopper.asarray(b)
 
-    wgmma.Lower(made, UPDATES["fp16x3"], 132).apply(x, None)
+    wgmma.Lower.of(made, UPDATES["fp16x3"], 132).apply(x, None)
 
     error = np.abs(lower @ x.get() - b)
     size = np.abs(lower) @ np.abs(np.linalg.inv(lower)) @ np.abs(b)
