@@ -276,12 +276,11 @@ KERNELS = {
             for scaled in ((0, 1) if level == 0 else (1,))
             for trans in _TRANSPOSES
         )
-        # Without clusters: SCALED 0 for the update of an LU, SCALED 1 only for comparisons with clusters.
+        # Without clusters: the update of an LU.
         + tuple(
-            {"T_LOW": low, "REFINE": level, "CLUSTER": 1, "SCALED": scaled} | _TRANSPOSES[0]
+            {"T_LOW": low, "REFINE": level, "CLUSTER": 1, "SCALED": 0} | _TRANSPOSES[0]
             for low in ("fp16", "bf16")
             for level in (0, 3)
-            for scaled in (0, 1)
         ),
         min_arch=90,
         max_arch=90,

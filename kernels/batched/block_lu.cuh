@@ -93,11 +93,11 @@ struct BlockLU {
 
     // ---- a panel
 
-    // Chooses the pivot row of step K of the panel at position p, and returns its position; `pivots` becomes this row,
-    // from column K of the panel on.  `own` are the rows of this thread, at `positions`.
+    // Chooses the pivot row of step K of a panel, and returns its position; `pivots` becomes this row, from column K of
+    // the panel on.  `own` are the rows of this thread, at `positions`.
     template <int K>
     __device__ __forceinline__ int pivot(
-        int p, const Number (&own)[EACH][PANEL], const int (&positions)[EACH], const bool (&is_left)[EACH],
+        const Number (&own)[EACH][PANEL], const int (&positions)[EACH], const bool (&is_left)[EACH],
         Number (&pivots)[PANEL]
     ) const {
         unsigned of_row[EACH], key = 0;
@@ -131,7 +131,7 @@ struct BlockLU {
     ) {
         if constexpr (K < PANEL) {
             Number pivots[PANEL];
-            const int chosen = pivot<K>(p, own, positions, is_left, pivots);
+            const int chosen = pivot<K>(own, positions, is_left, pivots);
             const Number inverse = inverse_of(pivots[K]);
             if (!broken && is_broken(pivots[K], kind)) broken = p + K + 1;
             #pragma unroll

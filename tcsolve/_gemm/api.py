@@ -225,7 +225,9 @@ def _repeated(check, a, b, c, out, options):
         return None, None
     require_usable(a)
     c = c if beta != 0 else None
-    key = _key((check, options), a, b, c, out)
+    # 1 and True are equal keys, but no equal switches.
+    switches = type(options.transa), type(options.transb)
+    key = _key((check, options, switches), a, b, c, out)
     try:
         again = _AGAIN.get(key)
     except TypeError:  # an option is not hashable; the checks of the arguments will report it

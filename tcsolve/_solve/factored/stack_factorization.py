@@ -96,7 +96,7 @@ class StackFactorization:
         if getattr(precision, "update", precision) not in ("auto", "fp64"):
             separate = SeparateFactors.of(ops, stack, precision, nrhs)
             return cls(ops, a, separate, moved_bytes + separate.bytes_planned)
-        planned = moved_bytes + _require_room(ops, stack)
+        planned = moved_bytes + _require_room(ops, a)
         factors, (m, n) = None, stack.shape[:2]
         if m:
             size = together(ops, "general", m, n)

@@ -195,9 +195,8 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             if not (np.isfinite(a[rest]).all() and np.isfinite(b[rest]).all()):
                 require_finite()
             x[rest], error[rest], done[rest] = _refined(a[rest], b[rest], x[rest], error[rest])
-        rcond = np.abs(known.g).max() / gains.max(
-            axis=0
-        )  # an upper bound of rcond in the infinity norm
+        # An upper bound of rcond in the infinity norm.
+        rcond = np.abs(known.g).max() / gains.max(axis=0)
         near = np.flatnonzero(done if estimate else done & ~(gains < known.limit).all(axis=0))
         if near.size:
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
@@ -206,7 +205,8 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
         found.x[some], found.error[some], found.rconds[some] = x, error, rcond
         found.codes[some], found.done[some] = np.where(apart, APART, codes), done
     if found.done.any():
-        found.note("fp64", ("fp64",), 8 * step * n * (3 * n + 3 * k), "cpu")
+        planned = work.itemsize * step * n * (3 * n + 3 * k)
+        found.note("fp64", ("fp64",), planned, "cpu")
 
 
 def _has_corners(a):

@@ -62,10 +62,12 @@ def _natively(job):
         count = min(MOST_AT_ONCE, len(out) - first)
         stacks = (total[first], m * n), (here, steps[0]), (there, steps[1])
         cublas_calls.gemm_strided(*stacks, 1.0, count)
-    total *= job.alpha
-    if job.beta != 0:
-        total += job.beta * converted(job.c, np.dtype(np.float64))
-    out[...] = converted(converted(total, np.dtype(job.product.accumulator)), out.dtype)
+    dtype = np.dtype(job.product.accumulator)
+    alpha, beta = (float(dtype.type(v)) for v in (job.alpha, job.beta))
+    total *= alpha
+    if beta != 0:
+        total += beta * converted(job.c, np.dtype(np.float64))
+    out[...] = converted(converted(total, dtype), out.dtype)
 
 
 def _dense_in_fp64(x):

@@ -167,14 +167,14 @@ def _wmma(work, swizzle=1, tile=None):
     kernel((blocks,), (threads,), args, shared=shared)
 
 
-def _wgmma(work, cluster=CLUSTER):
+def _wgmma(work):
     product = work.product
     pairs = (
         work.split(*product.splits)
         if work.scaled
         else [(_on_16_bytes(x), None) for x in (work.a, work.b)]
     )
-    defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": cluster}
+    defines = {"T_LOW": product.precision, "REFINE": product.level, "CLUSTER": CLUSTER}
     defines["SCALED"] = int(work.scaled)
     size = work.m, work.n
     turns = work.turns if takes_turns(defines, *size, work.multiprocessors) else None

@@ -26,9 +26,8 @@ class Operand:
     @classmethod
     def of(cls, l, how, multiprocessors):
         """Round, split and pack L."""
-        operand = cls(
-            how, multiprocessors, 2 if l.dtype.char == "F" else 1
-        )  # a complex entry counts as two real ones
+        parts = 2 if l.dtype.char == "F" else 1  # a complex entry counts as two real ones
+        operand = cls(how, multiprocessors, parts)
         operand._pack(l)
         return operand
 

@@ -74,7 +74,7 @@ def _lower_solve(l, b, out, n, *, swaps=None):
 
 
 def _lower_shape(k):
-    """Return the `LowerShape` for k unknowns, or None if they do not fit in shared memory."""
+    """Return the `LowerShape` for k unknowns, or None if there are too many."""
     return _shape_on(cupy.cuda.runtime.getDevice(), k)
 
 

@@ -756,6 +756,14 @@ def test_nan_and_inf_stay_in_their_product(dtype, cupy):
         assert np.isfinite(result[~odd]).all()
 
 
+def test_alpha_of_a_batch_in_fp32_is_a_number_of_fp32(cupy):
+    rng = np.random.default_rng(8)
+    a, b = (cupy.asarray(rng.integers(-40, 41, (3, 6, 6)).astype("f")) for _ in range(2))
+    found = gemm_batched(a, b, alpha=0.1, precision="fp32")
+    assert (found == gemm_batched(a, b, precision="fp32") * np.float32(0.1)).all()
+    assert (found[0] == gemm(a[0], b[0], alpha=0.1, precision="fp32")).all()
+
+
 def test_larger_matrices_are_multiplied_one_by_one(cupy):
     a, b = stacks(3, 100, 80, 90, np.float32)
     check_batch(gemm_batched(cupy.asarray(a), cupy.asarray(b)), a, b)
