@@ -13,7 +13,7 @@ from _kernels import kernel
 from tcsolve._arithmetic.formats import FORMATS, round_to
 
 SOURCE = "instructions.cu"
-WORDS, COLUMNS = 8, 8
+COLUMNS = 8
 # The unit that emulates a device, by its compute capability.
 UNIT_OF = {"75": "t4", "80": "a100", "89": "l40s", "90": "h200", "100": "b200"}
 

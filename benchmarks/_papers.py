@@ -49,7 +49,6 @@ V100 = {
     "tflops": 83,
     "peak": 125,
     "over_single": 7,
-    "over_half": 3,
     "batched_tflops": 4,
 }
 

@@ -476,6 +476,12 @@ def main():
     )
     options = parser.parse_args()
 
+    wrong = [n for n in options.only or () if not 0 <= n < len(MUTANTS)]
+    wrong += [
+        n for n in options.only or () if not wrong and options.part not in (None, MUTANTS[n].part)
+    ]
+    if wrong:
+        parser.error(f"no mutant of {options.part or 'any part'} has the number {wrong[0]}")
     killed = changing = unexplained = 0
     for number, mutant in enumerate(MUTANTS):
         if options.part not in (None, mutant.part) or number not in (options.only or [number]):

@@ -162,7 +162,7 @@ def lstsq(
     >>> x.round(12).tolist(), int(rank)
     ([1.0, 2.0], 2)
     """
-    driver = lapack_driver or lstsq.default_lapack_driver
+    driver = lapack_driver or scipy.linalg.lstsq.default_lapack_driver
     if driver not in DRIVERS:
         raise InputError(f'LAPACK driver "{driver}" is not found; use one of {", ".join(DRIVERS)}')
     how = {"cond": cond, "driver": driver, "check_finite": check_finite}
@@ -172,6 +172,7 @@ def lstsq(
     return over_stacks(functools.partial(_solve_one, **how), (a, 2), (b, RHS), name="lstsq")
 
 
+# Read where a program has put this function in the place of SciPy's.
 lstsq.default_lapack_driver = "gelsd"
 
 

@@ -22,8 +22,9 @@ class DenseSystem:
 
     @classmethod
     def of(cls, ops, a, norm=None):
-        """Convert a to FP64, unless its dtype is one of LAPACK's."""
-        return cls(ops, a if a.dtype.char in "fdFD" else ops.converted(a, np.dtype(float)), norm)
+        """Convert a to FP64 or complex FP64, unless its dtype is one of LAPACK's."""
+        wide = np.dtype(complex if a.dtype.kind == "c" else float)
+        return cls(ops, a if a.dtype.char in "fdFD" else ops.converted(a, wide), norm)
 
     @property
     def is_finite(self):

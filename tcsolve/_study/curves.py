@@ -1,6 +1,7 @@
 """Pictures of curves: residual histories, steps against the condition number, performance profiles."""
 
 import math
+import numbers
 import textwrap
 
 import numpy as np
@@ -94,8 +95,8 @@ def _history(ax, history, look):
 
 def _steps(figure, table, x="kappa"):
     """Draw the steps to converge against column `x` of the table; runs that fail are in a band at the top."""
-    rows = [row for row in table.ran if row.get(x) and math.isfinite(row[x])]
-    rows = chosen(rows, f"a positive {x}")
+    rows = [row for row in table.ran if _is_positive(row.get(x))]
+    rows = chosen(rows, f"a positive number in the column {x}")
     count = len({row["matrix"] for row in rows})
     sweep = _is_sweep(rows)
     groups = groups_of(rows, FEW_PLANS if count > MANY_POINTS and not sweep else MOST_CURVES)
@@ -108,6 +109,11 @@ def _steps(figure, table, x="kappa"):
     for ax in figure.axes:
         ax.set_xlim(ends)
     heading(figure, f"Steps by precision ({count} matrices)", shared_words(rows))
+
+
+def _is_positive(value):
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_number and 0 < value < math.inf
 
 
 def _steps_panel(ax, rows, group, x, top):

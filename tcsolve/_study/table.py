@@ -165,6 +165,7 @@ class StudyTable:
         ...     pathlib.Path(f"{folder}/runs.csv").read_text().split()
         ['matrix,status', 'gauss', 'n=20,CONVERGED']
         """
+        columns = None if columns is None else self._checked(columns, ())
         written(Path(path), self, columns)
 
     def draw(self, kind, path=None, **options):

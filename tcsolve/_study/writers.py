@@ -64,13 +64,16 @@ def written(path, table, columns):
     """Write a `StudyTable` to a file, completely or not at all; the suffix selects the form."""
     check_form(path)
     temporary = path.with_name(path.name + ".part")
-    if path.suffix == ".parquet":
-        _write_parquet(temporary, table, columns)
-    else:
-        text = table.text(FORMS[path.suffix], columns)
-        # Names of files may have bytes that are no text.
-        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
-    os.replace(temporary, path)
+    try:
+        if path.suffix == ".parquet":
+            _write_parquet(temporary, table, columns)
+        else:
+            text = table.text(FORMS[path.suffix], columns)
+            # Names of files may have bytes that are no text.
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _write_parquet(path, table, columns):

@@ -1,6 +1,7 @@
 """The command `tcsolve bench`: how long `solve` takes here, compared with SciPy, NumPy, CuPy and torch."""
 
 import datetime
+import functools
 import json
 import math
 import sys
@@ -107,7 +108,7 @@ def _machine():
 
 def _measure(device, sizes, stream):
     """Print the table of a device, row by row, and return its rows."""
-    ours = Solver("tcsolve", solve)
+    ours = Solver("tcsolve", functools.partial(solve, device=device))
     solvers = [ours, *peers_on(device)]
     head = ["n", "rung", *(f"{solver.name}, ms" for solver in solvers[1:]), "tcsolve, ms"]
     head.append("speed-up")

@@ -38,6 +38,16 @@ def test_the_family_is_rebound_in_the_block_and_as_before_after_it():
     assert names_are_as_before() and not is_ours()
 
 
+def test_the_default_driver_of_scipy_is_obeyed(monkeypatch):
+    a, b = np.ones((3, 2)), np.ones(3)
+    monkeypatch.setattr(scipy.linalg.lstsq, "default_lapack_driver", "gelsy")
+    assert scipy.linalg.lstsq(a, b)[3] is None is tcsolve.lstsq(a, b)[3]
+    with tcsolve.installed():
+        assert scipy.linalg.lstsq(a, b)[3] is None
+        monkeypatch.setattr(scipy.linalg.lstsq, "default_lapack_driver", "gelsd")
+        assert len(scipy.linalg.lstsq(a, b)[3]) == 2
+
+
 def test_the_names_are_as_before_after_an_exception():
     with pytest.raises(ZeroDivisionError), tcsolve.installed():
         1 / 0  # noqa: B018

@@ -67,6 +67,12 @@ def test_a_triangular_answer_is_verified(xp, dtype, trans, lower, n):
             assert ratio(solved, x, b) <= MET
 
 
+def test_a_triangle_in_complex_long_double_keeps_its_imaginary_part():
+    a, b = triangle(5, True, complex), random((5,), complex, 1)
+    x = solve_triangular(a.astype(np.clongdouble), b, lower=True)
+    assert ratio(a, x, b) <= MET
+
+
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("lower", [False, True])
 def test_only_the_triangle_is_read(xp, lower, unit):

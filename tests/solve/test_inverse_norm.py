@@ -50,7 +50,7 @@ def test_an_overflow_is_no_number():
 @pytest.mark.parametrize("order", "CF")
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex128])
 def test_factors_of_any_size_tell_what_gecon_does(order, dtype):
-    for n in (399, 400, 450):
+    for n in (249, 250, 450):  # from 250 unknowns on, real matrices have an estimate of our own
         a = np.array(problem(n, 1e4, dtype=dtype).a, order=order)
         norm = float(np.abs(a).sum(axis=0).max())
         factors, _ = HostLU().getrf(a, a.dtype)

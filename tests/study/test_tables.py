@@ -128,7 +128,12 @@ def test_missing_pyarrow_names_the_extra(table, tmp_path, monkeypatch):
     [
         (lambda t: t.text("html"), "the form is 'html', needs one of markdown"),
         (lambda t: t.text(columns=["speed"]), "no column speed; there are matrix, "),
+        (
+            lambda t: t.write("table.parquet", columns=["speed"]),
+            "no column speed; there are matrix, ",
+        ),
         (lambda t: t.write("table.html"), "must end in one of .parquet"),
+        (lambda t: t.draw("steps", x="plan"), "a positive number in the column plan"),
         (lambda t: t.draw("pie"), "the picture is 'pie', needs one of histories"),
         (lambda t: t.draw("steps", colour=3), "has no such option"),
         (
