@@ -8,12 +8,19 @@
 """
 
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # static type checkers treat this name as True
     from tcsolve import matrices  # noqa: F401
     from tcsolve._public import *  # noqa: F403
 del TYPE_CHECKING
+
+if _find_spec("tcsolve.kernels") is None:
+    raise ImportError(
+        f"tcsolve: {__file__} belongs to sources that are not installed here; start Python in another folder, "
+        "or run `pip install -e .` in this one"
+    )
 
 
 def __getattr__(name):

@@ -8,6 +8,7 @@ import inspect
 import operator
 import pkgutil
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -236,3 +237,20 @@ def test_importing_takes_little_longer_than_scipys_linear_algebra():
         "print(time.process_time() - start)"
     )
     assert min(float(run(code)) for _ in range(5)) < 0.3
+
+
+def test_sources_that_are_not_installed_say_so(tmp_path):
+    """A clone has the kernels and the test problems in folders beside the package."""
+    shutil.copytree(
+        Path(tcsolve.__file__).parent,
+        tmp_path / "tcsolve",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+    # -S: the finder of an installation in place is not loaded.
+    for code in ("import tcsolve", "from tcsolve import solve", "import tcsolve.__main__"):
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1].startswith("ImportError: tcsolve: ")
+        assert "pip install -e ." in done.stderr

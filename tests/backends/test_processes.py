@@ -312,6 +312,8 @@ def test_a_copy_climbs_by_itself():
 
     assert f.rungs == ("fp16x3", "fp64") and g.rungs == ("fp16x3",)
     assert g.precision == "fp16x3"
+    assert g.rcond() == pytest.approx(f.rcond(), rel=1e-6)
+    assert g.rungs == ("fp16x3", "fp64") and g.precision == "fp64"
 
 
 @pytest.mark.gpu

@@ -558,7 +558,7 @@ def test_the_tool_watches_the_script_itself(script):
     "told, version",
     [("NVIDIA (R) Compute Sanitizer\nVersion 2025.3.1.0 (build 1)", "2025.3.1.0"), ("odd", "odd")],
 )
-def test_the_page_names_the_version_of_the_tool(script, told, version, tmp_path):
+def test_the_version_of_a_tool_is_read_from_what_it_prints(script, told, version, tmp_path):
     tool = tmp_path / "tool"
     tool.write_text(f"#!/bin/sh\ncat <<'END'\n{told}\nEND\n")
     tool.chmod(0o755)

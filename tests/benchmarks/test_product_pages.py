@@ -395,7 +395,7 @@ def test_the_readme_is_what_the_results_give(script, monkeypatch):
     script("tables").main()
 
 
-def test_numbers_are_kept_where_there_is_no_matplotlib(script, capsys):
+def test_without_matplotlib_the_remedy_is_printed(script, capsys):
     def draw(path):
         raise ImportError("No module named 'matplotlib'")
 

@@ -168,7 +168,7 @@ def test_the_chain_of_panels_is_in_them_and_between_them(script):
     assert profile.chain([]) is None
 
 
-def test_the_excerpt_starts_and_ends_with_an_update(script):
+def test_the_excerpt_lasts_from_the_start_of_an_update_to_that_of_another(script):
     profile = script("_profile")
     spans = factorization(profile, 8, look_ahead=False)
 

@@ -5,9 +5,9 @@ import threading
 import numpy as np
 import scipy.linalg
 
-from fuzz.exact import EPS, determinant, rcond
+from fuzz.exact import EPS, determinant, rcond, target
 from fuzz.generate import FAMILIES, PRECISIONS, gauss, laid_out, matrix, pick, right_hand_sides
-from fuzz.judge import ROUNDOFF, System, Verdict, judge_solution
+from fuzz.judge import ROUNDOFF, System, Verdict, error_complaints, judge_solution
 from fuzz.outcome import Outcome, bits, same_bits
 from tcsolve import InputError, LinAlgError, Status, factor, solve_ex
 
@@ -118,18 +118,22 @@ def _call_solve(rng, place, f, a):
 
 
 def _call_in_vain(rng, place, f, a):
-    """Check that wrong right-hand sides are refused."""
+    """Check that wrong right-hand sides are refused, and that the factors solve afterwards."""
     n = len(a)
     wrong = (np.ones(n + 1), np.full(n, np.nan), np.ones((n, 1, 1)), np.ones((n + 2, 2)))
     outcomes = [Outcome(lambda b=b: f.solve(place.given(b))) for b in wrong]
     outcomes += [Outcome(lambda b=b: f.solve(b)) for b in (None, ["x"] * n)]
     bad = [str(outcome) for outcome in outcomes if not isinstance(outcome.error, InputError)]
-    return [f"a wrong b ended with {bad}"] if bad else []
+    found = [f"a wrong b ended with {bad}"] if bad else []
+    return found + [f"after a wrong b: {sentence}" for sentence in _call_solve(rng, place, f, a)]
 
 
 def _call_with_nan(rng, place, f, a):
-    """Check that b with NaN in a column has the status NONFINITE_INPUT, and that this column of x is NaN."""
-    b = gauss(rng, (len(a), 3))
+    """Check the status of a b with NaN in one column, that this column of x is NaN, and the other columns.
+
+    The others must meet the bound if a solve for them alone does.
+    """
+    b, others = gauss(rng, (len(a), 3)), [0, 2]
     b[int(rng.integers(len(a))), 1] = np.nan
     outcome = Outcome(lambda: f.solve_ex(place.given(b), check_finite=False))
     if outcome.error is not None or outcome.warnings:
@@ -137,7 +141,11 @@ def _call_with_nan(rng, place, f, a):
     solution = outcome.value
     if solution.status is not Status.NONFINITE_INPUT:
         return [f"a column with NaN has the status {solution.status.name}"]
-    return [] if np.isnan(place.host(solution.x)[:, 1]).all() else ["the x of a NaN is not NaN"]
+    x, reported = place.host(solution.x), solution.backward_error
+    found = [] if np.isnan(x[:, 1]).all() else ["the x of a NaN is not NaN"]
+    alone = f.solve_ex(place.given(b[:, others]))
+    args = a, x[:, others], b[:, others], reported[others], alone.status, target(x.dtype, len(a))
+    return found + [f"beside a NaN: {sentence}" for sentence in error_complaints(*args)]
 
 
 def share_between_threads(rng, place):

@@ -51,7 +51,7 @@ def pytest_generate_tests(metafunc):
 @pytest.mark.parametrize("seed, number", [(9911, 6628), (9931, 4501)])
 def test_an_answer_in_range_is_found_where_scaled_factors_overflow(seed, number, library, request):
     place = HOST if library == "numpy" else Place(request.getfixturevalue("cupy"))
-    assert not run_case(kind_named("systems"), place, seed, number)
+    assert run_case(kind_named("systems"), place, seed, number) == []
 
 
 @pytest.mark.fuzz
@@ -166,7 +166,9 @@ def test_complex_errors_are_those_of_long_double_to_its_precision():
 
         error, _ = exact.backward_errors(a, x, b, exactly=True)
 
-        np.testing.assert_allclose(error, expected.astype(float), rtol=1e-6)
+        # A complex sum of n products has an error of at most 4 (n + 2) u |A||x|.
+        unit = np.finfo(np.longdouble).eps / 2
+        assert (abs(error - expected) <= 4 * (n + 4) * unit + 2.0**-52 * expected).all()
 
 
 def test_an_error_is_zero_infinite_or_exact_where_numbers_end():
@@ -346,7 +348,7 @@ def test_unaligned_arrays_of_a_structure_are_solved():
     assert np.array_equal(solve(unaligned, b), solve(a + a.T, b))
 
 
-def test_an_error_just_above_the_bound_has_another_step():
+def test_an_error_next_to_the_bound_has_another_step():
     a = np.array(
         [
             [-2.424080543974937e-151, -1.3620620043409223e-150],
@@ -354,7 +356,10 @@ def test_an_error_just_above_the_bound_has_another_step():
         ]
     )
     b = np.array([5.761330116027907e-82, -8.500937649320878e-24])
-    assert solve_ex(a, b, precision="tf32", assume_a="gen").status.ok
+    solution = solve_ex(a, b, precision="tf32", assume_a="gen")
+    assert solution.status is Status.CONVERGED
+    # Corrections go on above 0.9 of the bound.  After the first one, the error is 0.997 of the bound.
+    assert solution.backward_error[0] <= 0.9 * solution.bound
 
 
 def test_a_singular_matrix_has_the_same_answer_twice():
@@ -488,7 +493,7 @@ class _Library:
         self.malloc = bytes
 
 
-def failures_of(call, library, expected=6):
+def failures_of(call, library, expected=6, once=False):
     """Return the largest k of the failing allocator, and the number of checks."""
     checks = []
 
@@ -499,7 +504,7 @@ def failures_of(call, library, expected=6):
         checks.append(call(library))
         assert checks[-1] == expected
 
-    return allocations_needed(library, prepare, check, expected, once=False), len(checks)
+    return allocations_needed(library, prepare, check, expected, once), len(checks)
 
 
 def three_allocations(library):
@@ -509,7 +514,29 @@ def three_allocations(library):
         raise DeviceMemoryError("the arguments are unchanged") from error
 
 
-def test_every_allocation_fails_once_and_the_allocator_comes_back():
+@pytest.mark.parametrize(
+    "once, expected", [(True, [[1], [2], [3], []]), (False, [[1, 2, 3], [2, 3], [3], []])]
+)
+def test_every_allocation_fails_alone_or_with_all_later_ones(once, expected):
+    refused = []
+
+    def call(library):
+        failed = []
+        for size in (1, 2, 3):
+            try:
+                library.malloc(size)
+            except MemoryError:
+                failed.append(size)
+        refused.append(failed)
+        if failed:
+            raise DeviceMemoryError("the arguments are unchanged")
+        return 6
+
+    assert failures_of(call, _Library(), once=once) == (3, 4)
+    assert refused[::2] == expected and not any(refused[1::2])  # a check follows each call
+
+
+def test_the_allocator_comes_back_after_its_failures():
     library = _Library()
 
     assert failures_of(three_allocations, library) == (3, 4)

@@ -8,7 +8,7 @@ from bounds import MET, host, ratio
 from scipy.linalg.lapack import dgetrf
 from systems import gauss
 
-from tcsolve import Status, matrices, solve_ex
+from tcsolve import Plan, Status, matrices, solve_ex
 from tcsolve._arithmetic.formats import UPDATES
 
 EVERY = ("auto", *UPDATES)
@@ -46,15 +46,22 @@ def test_dependent_rows_are_never_plain_success(xp, seed, precision):
     assert status not in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
 
 
-def test_a_matrix_with_noise_that_fp16_does_not_resolve_is_solved(xp):
-    a = np.eye(300)
-    a[:150, 150:] = a[150:, :150] = 0.5
-    a += 2.0**-18 * gauss(300)
+@pytest.mark.parametrize("update", ["fp16", "bf16", "tf32"])
+def test_a_matrix_that_low_precision_makes_singular_is_solved_by_the_next_rung(xp, update):
+    """Without the noise in L, which these formats round away, the last column of the rest is zero."""
+    n, k, rng = 400, 128, np.random.default_rng(0)
+    top, left = 2.0 * rng.integers(-1, 2, (k, n - k)), 1.0 * rng.integers(-1, 2, (n - k, k))
+    rest = left @ top / 2 + np.diag(np.arange(n - k) < n - k - 1)
+    left *= 1 + 2.0**-18 * rng.standard_normal((n - k, k))
+    a = np.block([[2 * np.eye(k), top], [left, rest]])
 
-    solution = solve_ex(xp.asarray(a), xp.ones(300), precision="fp16")
+    alone = solve_ex(xp.asarray(a), xp.ones(n), precision=Plan(update, fallback=False))
+    found = solve_ex(xp.asarray(a), xp.ones(n), precision=update)
 
-    assert solution.status.ok
-    assert ratio(a, solution.x, np.ones(300)) <= MET
+    assert alone.status is Status.STALLED and np.isnan(host(alone.x)).all()
+    assert found.status is Status.CONVERGED_AFTER_FALLBACK
+    assert found.rungs == (update, "fp16x3")
+    assert ratio(a, found.x, np.ones(n)) <= MET
 
 
 def test_rounding_alone_does_not_make_a_matrix_singular_where_scipys_factors_exist():

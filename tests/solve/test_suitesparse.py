@@ -114,15 +114,15 @@ def scipys_error(name, folder):
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_answer_is_worse_than_scipys_without_saying_so(matrices_folder, name, precision):
+def test_no_answer_is_worse_than_scipys(matrices_folder, name, precision):
     problem = load(name, matrices_folder)
 
     solution = solve_ex(problem.a, problem.b, assume_a="general", precision=precision)
 
     error = backward_error(problem.a, solution.x, problem.b)
     allowed = max(2 * scipys_error(name, matrices_folder), 2.0**-53 * problem.n**0.5)
-    assert error <= allowed or not solution.status.ok
-    # A bad status is not allowed either: LU with pivoting gives small residuals for all of these.
+    assert error <= allowed
+    # LU with pivoting gives small residuals for all of these.
     assert solution.status.ok
 
 

@@ -1,7 +1,6 @@
 """Systems on a device that are solved in as few calls of the host as possible.
 
-These are small systems that one launch solves and finds plain, and single triangular or positive definite
-ones.
+These are small systems that one launch solves and finds plain, and single ones that the library factors.
 """
 
 import numpy as np
@@ -11,16 +10,14 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import raise_or_warn
 from tcsolve._solve.vendor.measure import limits
-from tcsolve._solve.vendor.solve import answer_by_factors
-from tcsolve._solve.vendor.system import TRIANGULAR, System, band_of, kind_of
+from tcsolve._solve.vendor.solve import answer_by_factors, suits_library
+from tcsolve._solve.vendor.system import System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
 # Larger systems take so long that the calls of the host do not matter.  One launch solves at most 1024
 # unknowns.
 LARGEST = 2048
-# The kinds of single systems that are solved here by factors.
-BY_FACTORS = ("positive definite", *TRIANGULAR)
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
 
@@ -56,13 +53,17 @@ def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
         return None
     band, shape = band_of(STRUCTURES[assume_a], lower, a.dtype), (a.size // n**2, n, k)
     at_once = ops.vendor.bytes_at_once(of_one, shape, a.dtype, kind, band) is not None
-    if not at_once and not (of_one and kind in BY_FACTORS):
+    by_factors = of_one and (kind != "general" or suits_library(n, k))
+    if not (at_once or by_factors):
         return None
     columns = b.reshape(shape)
     args = a.reshape(-1, n, n), columns, kind, band, bool(band and band[2]), False, of_one
     system = System(*args, exact=at_once)
     if not at_once:
-        x, report = ops.guarded(answer_by_factors)(ops, system, b.shape, check_finite)
+        found = ops.guarded(answer_by_factors)(ops, system, b.shape, check_finite)
+        if found is None:
+            return None
+        x, report = found
         if report is not None:
             raise_or_warn(report)
         return x

@@ -48,7 +48,14 @@ from tcsolve._solve.vendor.system import (
     read_matrix,
 )
 
-__all__ = ["answer_by_factors", "answered", "goes_to_vendor", "solve_by_vendor", "together"]
+__all__ = [
+    "answer_by_factors",
+    "answered",
+    "goes_to_vendor",
+    "solve_by_vendor",
+    "suits_library",
+    "together",
+]
 
 # Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.  The second
 # limit is for several right-hand sides, because their refinement has more launches.
@@ -79,9 +86,14 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 def _is_faster(ops, a, nrhs):
     """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
-    if a.shape[-1] <= (LARGEST_ALONE if nrhs == 1 else LARGEST_WITH_COLUMNS):
+    if suits_library(a.shape[-1], nrhs):
         return True
     return first_update(a, nrhs, "auto", rates_for(ops)) == "fp64"
+
+
+def suits_library(n, nrhs):
+    """Tell whether cuSOLVER solves one general system of n unknowns fastest, whatever its dtype."""
+    return n <= (LARGEST_ALONE if nrhs == 1 else LARGEST_WITH_COLUMNS)
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
@@ -262,7 +274,7 @@ def _solve_some(ops, system):
 
 
 def answer_by_factors(ops, system, shape, check_finite):
-    """Solve one system that is not general; return (x, its `Solution`).
+    """Solve one system; return (x, its `Solution`), or None if the ladder must solve it.
 
     If the system is `ordinary` and x meets the bound, return (x, None).
     """
@@ -273,6 +285,8 @@ def answer_by_factors(ops, system, shape, check_finite):
     if one and one[1].max() <= read.bound:
         return x.reshape(shape), None
     part = settled(ops, read, x, factors, found)
+    if part is None:
+        return None
     _require_finite(ops, system, part, check_finite)
     solution = solution_of(part, ops, (), shape, start, _bytes(ops, system, 1))
     return solution.x, contradicted(solution, part.apart[0])

@@ -325,9 +325,10 @@ def test_cast_scaled_keeps_subnormal_results(cast_scaled):
     assert cast_scaled(a, None, s, 0).all()
 
 
+# One part and several: a part of what is not row-major has at least 2**18 entries.
+@pytest.mark.parametrize("n", [300, 1100])
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
-def test_what_is_not_row_major_is_scaled_and_measured_in_parts(order, ops, cupy):
-    n = 300  # one part: a part has at least 2**18 entries
+def test_a_matrix_in_any_order_is_scaled_and_measured(order, n, ops, cupy):
     a = random_matrix("d", n, n)
     given = cupy.asarray(a, order="C" if order == "strided" else order)
     if order == "strided":
@@ -527,6 +528,6 @@ def test_what_is_held_against_a_matrix_is_summed_as_numpy_does(n, last, kind, cu
 # ---- launching -------------------------------------------------------------------------------
 
 
-def test_kernels_are_loaded_once_per_device(cupy):
+def test_a_kernel_that_is_loaded_is_returned_again(cupy):
     first = compiler.kernel("move_rows", "tcs_move_rows", CHUNK=8)
     assert compiler.kernel("move_rows", "tcs_move_rows", CHUNK=8) is first

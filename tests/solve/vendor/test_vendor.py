@@ -150,6 +150,34 @@ def test_solve_of_larger_triangles_tells_what_its_report_tells(cupy, kind, n, dt
         road.solve(other, b, assume_a=kind)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "n, columns, dtype",
+    [(250, 1, "D"), (300, 9, "d"), (410, 1, "d"), (430, 1, "d"), (512, 1, "f"), (700, 3, "d")]
+    + [(200, 2, "F"), (1000, 5, "F")],
+)
+def test_solve_of_one_general_system_tells_what_its_report_tells(cupy, n, columns, dtype):
+    road = DeviceRoad(cupy)
+    a, b = matrices(None, dtype, 1, n)[0], right_hand_sides(dtype, 1, n, columns)[0]
+    x = road.solve(a, b)
+    assert x.tobytes() == road.solve_ex(a, b).x.tobytes() and ratio(a, x, b) <= MET
+    if columns == 1:
+        assert road.solve(a, b[:, 0]).tobytes() == x.tobytes()
+    small = np.finfo(np.dtype(dtype)).tiny * 2.0**20
+    x = road.solve(a * small, b * small)  # too small for products in this range
+    assert ratio(a, x, b) <= 2 * MET
+    singular, ill, spoilt = a.copy(), a.copy(), a.copy()
+    singular[n // 2], spoilt[0, n // 2] = 0, np.nan
+    ill[1] = ill[0]
+    ill[1, 0] *= 1 + 4 * np.finfo(np.dtype(dtype)).eps
+    with pytest.raises(tcsolve.SingularError):
+        road.solve(singular, b)
+    with pytest.warns(tcsolve.LinAlgWarning):
+        road.solve(ill, ill @ np.ones((n, columns), dtype))
+    with pytest.raises(tcsolve.InputError):
+        road.solve(spoilt, b)
+
+
 def test_layouts_do_not_change_the_answer(road):
     a, b = matrices(None, "d", 6, 20), right_hand_sides("d", 6, 20, 3)
     wanted = road.solve_ex(a, b).x
@@ -591,7 +619,6 @@ def test_large_matrices_of_a_stack_are_as_accurate_as_single_ones(road):
 def test_long_stacks_come_back_in_order(road, count, estimate):
     a, b = matrices(None, "d", count, 3), right_hand_sides("d", count, 3, 1)
     a[4000] = 0
-    x = np.full(b.shape, np.nan)
     solution = road.solve_ex(a, b)
     assert (solution.statuses != Status.CONVERGED).sum() == 1
     assert solution.statuses[4000] is Status.SINGULAR
@@ -615,8 +642,8 @@ def test_the_same_bits_twice(road):
 class RoughVendor(HostVendor):
     """Its solutions have errors of 1e-11, as those of a library that loses some digits."""
 
-    def factor(self, a, kind, columns):
-        factors, noise = super().factor(a, kind, columns), np.random.default_rng(1)
+    def factor(self, a, kind, columns, careful=False):
+        factors, noise = super().factor(a, kind, columns, careful), np.random.default_rng(1)
         solve = factors.solve
 
         def roughly(rhs, adjoint=False):

@@ -35,15 +35,18 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 
 # The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.
-# The limit of triangles is lower, because the launch takes as many operations for them as for full matrices;
-# it is lowest for a single real triangle in FP64, for which there are other kernels.
-MOST_ALONE = {"general": 256, "positive definite": 256}
-MOST_ALONE_COMPLEX = {"general": 192, "positive definite": 192}
+# One system has two limits: for at most FEW right-hand sides, and for more.  The limit of triangles is lower,
+# because the launch takes as many operations for them as for full matrices; it is lowest for a single real
+# triangle in FP64, for which there are other kernels.
+FEW = 8
+MOST_ALONE = {"general": (416, 320), "positive definite": (256, 256)}
+MOST_ALONE_COMPLEX = {"general": (192, 192), "positive definite": (96, 192)}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
 # A single system is solved on one multiprocessor.  Unless the compute capability is in FAST_FP64, the rate of
 # one multiprocessor in FP64 is low, and larger systems need all multiprocessors.
-FAST_FP64, MOST_ALONE_SLOWLY = (80, 90, 100), {"general": 128, "positive definite": 64}
+FAST_FP64 = 80, 90, 100
+MOST_ALONE_SLOWLY = {"general": (128, 128), "positive definite": (64, 64)}
 
 
 def bytes_at_once(alone, shape, dtype, kind, band):
@@ -52,7 +55,7 @@ def bytes_at_once(alone, shape, dtype, kind, band):
     if kind not in KINDS:
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
-        most = (_most_alone(dtype) if alone else MOST_TOGETHER)[kind]
+        most = _most_alone(dtype)[kind][k > FEW] if alone else MOST_TOGETHER[kind]
     if k == 0 or n > most or _shape(1, n, k, dtype, None) is None:
         return None
     return _shape(*shape, dtype, band).work * np.result_type(dtype, np.float64).itemsize

@@ -211,7 +211,7 @@ def test_a_few_ill_conditioned_systems_of_a_plain_stack_are_named(n, m, cupy):
 
 
 @pytest.mark.parametrize("n, k", [(12, 1), (16, 1), (12, 2)])
-def test_a_random_fp32_stack_has_few_doubtful_systems(n, k, cupy):
+def test_the_doubtful_fp32_systems_are_those_with_an_rcond_below_epsilon(n, k, cupy):
     """Some have an rcond below 100 epsilon, where a random vector does not decide."""
     from tcsolve._backends.cuda.batched import vendor
 

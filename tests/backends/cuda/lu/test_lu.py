@@ -163,13 +163,13 @@ def sizes_of_inverses(hopper, lu_sizes, monkeypatch):
     return sizes
 
 
-@pytest.mark.parametrize("rows", [129, 10000])
+@pytest.mark.parametrize("wide", [129, 10000])
 @pytest.mark.parametrize("update, block", [("fp16x3", 512), ("fp16x3", 192), ("fp16", 1000)])
 def test_u_by_an_inverse_has_the_same_bits_whenever_it_is_made(
-    update, block, rows, cupy, factor_on_device, lu_sizes, sizes_of_inverses
+    update, block, wide, cupy, factor_on_device, lu_sizes, sizes_of_inverses
 ):
     """The inverse is made while the next panel is factored; a wide panel is updated strip by strip."""
-    lu_sizes(wide=rows)
+    lu_sizes(wide=wide)
     a = matrix_on_device(cupy, 2500, update)
 
     factors = factor_on_device(a, update, block, True)

@@ -317,14 +317,17 @@ def test_panel_inside_a_matrix(offset, padding, w, largest, factor_panel):
 
 @pytest.mark.parametrize("m, w", [(3000, 128), (5001, 71), (6001, 128), (8000, 96), (8000, 33)])
 @pytest.mark.parametrize("offset, padding", [(0, 1), (1, 3), (4, 0)])
-def test_panel_inside_a_matrix_has_leaves_of_several_rows_a_thread(
-    m, w, offset, padding, factor_panel
+def test_tall_panel_inside_a_matrix_has_several_rows_a_thread(
+    m, w, offset, padding, cupy, factor_panel
 ):
     a, expected, pivots = random_panel(m, w)
 
     factored = factor_panel(a, 16, offset=offset, padding=padding, row0=100, col0=10)
 
     assert check_panel(factored, expected, pivots, row0=100) == NO_PIVOT
+    multiprocessors = cupy.cuda.Device().attributes["MultiProcessorCount"]
+    wanted = w == NARROW_STRIP, w > SEARCHED_STRIP
+    assert panel_shape(m, compiler.target_arch(), multiprocessors, 16, *wanted).rows > 1
 
 
 @pytest.mark.parametrize(
@@ -651,10 +654,11 @@ def test_strip_lu_leaves_to_the_library_what_the_kernel_does_not_hold(
 ):
     a = np.random.default_rng(10).standard_normal((m, k)).astype(dtype)
 
-    p, ipiv, order, info = run_strip(a, start, stop, 100)
+    with counted() as launches:
+        p, ipiv, order, info = run_strip(a, start, stop, 100)
 
     moved = check_moves(a, start, stop, 100, ipiv, order)
-    assert info == NO_PIVOT
+    assert info == NO_PIVOT and launches["tcs_panel"] == 0
     assert np.array_equal(p[:, :start], moved[:, :start])
     assert np.array_equal(p[stop:, stop:], moved[stop:, stop:])
     w, lu = stop - start, p[start:, start:stop].astype(float)
