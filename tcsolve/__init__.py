@@ -18,7 +18,7 @@ del TYPE_CHECKING
 
 if _find_spec("tcsolve.kernels") is None:
     raise ImportError(
-        f"tcsolve: {__file__} belongs to sources that are not installed here; start Python in another folder, "
+        f"tcsolve: {__file__} belongs to sources that are not installed; start Python in another folder, "
         "or run `pip install -e .` in this one"
     )
 
