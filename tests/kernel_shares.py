@@ -100,7 +100,7 @@ def covering(variants, known):
 
 
 def shared_out(name):
-    """Return {arch: macro sets} that have each value of each macro in each group of architectures.
+    """Return {arch: macro sets}; in each group, they and those of other tests have each value of each macro.
 
     The macro sets of a group are dealt out to its architectures one after the other.
     """

@@ -13,7 +13,7 @@ def operands(m, n, k, dtype, seed=0, low=-1.0, high=1.0):
 
 
 def ratio(c, a, b, bound):
-    """Return the largest error of c = a b over the bound; inf if anything is not finite."""
+    """Return the largest error of c = a b over the bound; inf if c is not finite."""
     a, b, c = wide(a), wide(b), wide(c)
     if not np.isfinite(c).all():
         return np.inf

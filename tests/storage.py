@@ -10,14 +10,14 @@ def at_odd_address(x):
 
 
 def field(x):
-    """A field behind one byte."""
+    """Return x as a field behind one byte."""
     records = np.zeros(x.shape, [("mark", "u1"), ("x", x.dtype)])
     records["x"] = x
     return records["x"]
 
 
 def field_of_words(x):
-    """A field whose entries start on multiples of 4 bytes, so numbers of 8 bytes are not aligned."""
+    """Return x as a field with entries at multiples of 4 bytes, so numbers of 8 bytes are not aligned."""
     records = np.zeros(x.shape, [("x", x.dtype), ("mark", "f4")])
     records["x"] = x
     return records["x"]

@@ -8,7 +8,7 @@ import pytest
 TESTS = Path(__file__).parent
 # Functions that take a name as a string.
 BY_NAME = {"setattr", "delattr", "getattr", "hasattr", "attrgetter", "patch", "object"}
-# The public methods of named tuples begin with an underscore, as those of no other class.
+# Public names of named tuples, although they begin with an underscore.
 NAMED_TUPLE = {"_asdict", "_fields", "_make", "_replace"}
 
 
@@ -93,7 +93,7 @@ def test_what_is_private_is_found(line):
         "loop.__name__",
     ],
 )
-def test_what_is_public_is_not(line):
+def test_what_is_public_is_not_found(line):
     assert not list(reached(line))
 
 

@@ -18,7 +18,7 @@ LEAVE = shutil.ignore_patterns(
 
 
 def sources(folder):
-    """Return the paths, from that folder on, of all its files that must be installed."""
+    """Return the paths, relative to the folder, of all its files that must be installed."""
     paths = (path for path in (ROOT / folder).rglob("*") if path.suffix in SUFFIXES)
     found = {path.relative_to(ROOT / folder).as_posix() for path in paths}
     assert len(found) >= 3

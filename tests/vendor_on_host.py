@@ -81,7 +81,7 @@ def boards():
         system = System(a, b, kind, None, kind == "positive definite", False, False)
         board = np.zeros((9 + 2 * k, m))
         board[5:8], board[9 : 9 + k], board[9 + k :] = 1.0, 1e-17, 1.0
-        for s in range(1, m):  # one or two numbers of each system are replaced
+        for s in range(1, m):  # of all systems but the first, one or two numbers are replaced
             board[rng.integers(len(board), size=2), s] = rng.choice(values, 2)
         if kind in TRIANGULAR:
             board[8] = 0.0  # the info of a factorization, which triangles do not have

@@ -27,7 +27,7 @@ def by_definition(x, fmt):
 
 
 def interesting(fmt):
-    """Neighbourhoods of everything that can go wrong: ties, the ends, subnormals."""
+    """Return numbers near all that can go wrong: ties, the ends of the range, subnormal numbers."""
     spacing = 2.0 ** (1 - fmt.t)
     near = [1, 1 + spacing / 2, 1 + 1.5 * spacing, 1 + spacing / 2 + 2.0**-22, 2 - spacing / 2]
     tiny = 2.0**fmt.emin * np.array(

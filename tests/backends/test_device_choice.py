@@ -21,7 +21,7 @@ def fails():
 
 
 @pytest.mark.parametrize("capability", [35, 60, 61, 70, 72])
-def test_a_device_before_the_first_kernel_is_not_used(capability):
+def test_a_device_that_is_too_old_for_the_kernels_is_not_used(capability):
     reason = why_unsupported(capability, loads)
 
     assert "7.5 or later" in reason and str(capability / 10) in reason

@@ -62,7 +62,7 @@ def test_a_script_imports_without_cupy_and_asks_a_question(name):
 
 
 def reference_system(n, multiplier):
-    """The reference implementation's generator, one number after the other."""
+    """Return A and b by the generator of the reference implementation, one number after the other."""
     state, numbers = 1, []
     for _ in range(n * n + n):
         state = state * multiplier % 2**64
@@ -369,7 +369,9 @@ def test_the_spectra_are_those_of_the_test_matrices(script, kind):
 
 @pytest.mark.parametrize("name, most", [("int8", 1 / 127), ("fp8", 2.0**-4)])
 @pytest.mark.parametrize("axis", [0, 1])
-def test_eight_bits_are_rounded_to_nearest_of_each_row_or_column(script, name, most, axis):
+def test_rounding_to_eight_bits_is_to_nearest_with_a_scale_of_each_row_or_column(
+    script, name, most, axis
+):
     corrections = script("corrections")
     x = np.random.default_rng(3).standard_normal((40, 50)).astype(np.float32)
     x *= np.exp2(np.arange(40))[:, None] if axis else np.exp2(np.arange(50))

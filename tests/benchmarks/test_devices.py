@@ -49,7 +49,7 @@ def test_a_wrong_answer_is_not_timed(script):
     assert devices.cells(found)[-1].startswith("FAILED")
 
 
-def test_long_calls_are_timed_once_and_at_once(script, monkeypatch):
+def test_long_calls_are_timed_once_without_a_warm_up(script, monkeypatch):
     devices, counts = script("devices"), {"short": 0, "long": 0}
     monkeypatch.setattr(devices, "LONG", 0.02)
     monkeypatch.setattr(devices, "PATIENCE", 0.03)

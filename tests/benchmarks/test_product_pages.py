@@ -21,7 +21,7 @@ def redraw_from(module, monkeypatch, folder, rows, facts=FACTS):
 
 
 def gemm_rows():
-    """Rates as if FP16 on wgmma were 10 times SGEMM, and 'ab' a third of that."""
+    """Return rates as if FP16 on wgmma were 10 times SGEMM, and 'ab' a third of that."""
     rows = []
     for n in (1024, 2048):
         sgemm = {"sgemm_max_error": 4e-4, "sgemm_mean_error": 2e-5}

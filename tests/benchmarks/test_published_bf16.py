@@ -90,7 +90,7 @@ def test_the_first_x_and_each_start_of_gmres_count_as_solves(program):
 
 def test_each_correction_of_lu_ir_counts_as_one_solve(program):
     problem = program.Problem(1.25 * np.eye(4), identity_factors(program, 4), np.ones(4))
-    # The error is 1/4 after the first x, and each correction divides it by -4, until it is below 2 u.
+    # The error is 1/4 after the first x, and each correction divides it by -4, until it is 2 u.
     assert program.solves(problem) == 1 + 25
     problem.start = np.full(4, np.nan)
     assert program.solves(problem) is None

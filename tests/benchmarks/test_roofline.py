@@ -122,7 +122,7 @@ def test_floors_follow_from_flops_and_bytes(script):
 
 
 def factorization(profile, panels, look_ahead):
-    """Spans of a made-up factorization: panels of 2 + 2 ms and 1 ms of GEMM, updates of 10 ms and less."""
+    """Return spans of a made-up factorization: panels of 2 + 1 + 2 ms, and updates of 10 ms and less."""
     spans, at = [], 0.0
     for i in range(panels):
         stream = 19 if look_ahead and i else 7

@@ -14,7 +14,7 @@ LONG_EPS = np.finfo(LONG).eps
 DTYPES = ("e", BFLOAT16, "f", "f", "f", "d", "d", "b")
 EXTENTS = (0, 1, 2, 3, 5, 8, 16, 17, 33, 64, 65, 100, 130)
 FORMATS = (None, None, "fp16", "bf16", "tf32", "fp32", "fp64", "int8")
-# The dtype that is multiplied without rounding, for each precision that has one.
+# The dtype that is multiplied without rounding, for the precisions of 16 bits.
 NATIVE = {"fp16": np.dtype("e"), "bf16": np.dtype(BFLOAT16)}
 LEVELS = (None, None, "none", "a", "b", "ab", "full")
 ENGINES = ("auto", "auto", "naive", "wmma", "wgmma", "cublas")

@@ -132,7 +132,7 @@ def test_one_case_runs_from_the_command_line():
 
 
 def rational_error(a, x, b):
-    """The backward error of a real system of one right-hand side in fractions."""
+    """Return the backward error of a real system of one right-hand side, computed in fractions."""
     a, x, b = ([Fraction(v) for v in np.ravel(m).tolist()] for m in (a, x, b))
     n = len(x)
     rows = [a[i * n : (i + 1) * n] for i in range(n)]

@@ -224,14 +224,14 @@ def test_fp64_operands_keep_their_range_in_any_precision():
 
 @pytest.mark.parametrize("precision", ["fp64", "fp32", "fp16"])
 @pytest.mark.parametrize("large, small", [(1.0, 1e-300), (1e200, 1e100), (-1.0, -5e-324)])
-def test_entries_far_below_their_row_are_something_still(precision, large, small):
+def test_entries_far_below_their_row_are_not_zero_beside_an_inf(precision, large, small):
     a, b = np.array([[large, small]]), np.array([[1.0], [np.inf]])
 
     assert gemm(a, b, precision=precision) == gemm(b.T, a.T, precision=precision) == small * np.inf
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
-def test_entries_far_below_their_row_are_nothing_beside_it(precision):
+def test_entries_far_below_their_row_count_as_zero(precision):
     a = np.array([[1, 1e-300]])
 
     assert gemm(a, np.array([[0], [1.0]]), precision=precision) == 0
@@ -296,7 +296,7 @@ def test_the_bound_holds_for_every_family(precision, refine, k):
 
 @pytest.mark.parametrize("precision, t", [("fp16", 11), ("bf16", 8), ("tf32", 11)])
 @pytest.mark.parametrize("refine, least", [("none", 0.5), ("a", 0.5), ("b", 0.5)])
-def test_the_bound_is_nearly_reached_where_rounding_counts(precision, t, refine, least):
+def test_the_bound_is_at_most_twice_the_error_where_rounding_counts(precision, t, refine, least):
     pairs = {name: pair for name, *pair in families(np.random.default_rng(0), 4, 4, 64)}
     a, b = (x.astype(np.float32) for x in pairs[f"worst {t}"])
     bound = gemm_bound(a, b, precision=precision, refine=refine).bound

@@ -266,7 +266,7 @@ def _assembler_log(nvrtc, name, defines, arch="sm_90a"):
 
 
 def _code(name):
-    """The text of <name>.cu without its comments."""
+    """Return the text of <name>.cu without its comments."""
     return re.sub(r"//.*", "", compiler.source(f"{name}.cu"))
 
 

@@ -359,7 +359,7 @@ def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("dtype", "fdFD")
-def test_small_systems_have_a_home_that_is_compiled_and_fits(arch, dtype):
+def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype):
     dtype = np.dtype(dtype)
     number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
     known = {

@@ -176,7 +176,7 @@ def test_a_path_that_is_switched_off_is_in_no_plan(n, update):
 
 
 @pytest.mark.parametrize("arch", ARCHS)
-def test_products_before_a_panel_are_as_precise_as_the_storage(arch):
+def test_products_before_a_panel_are_about_as_precise_as_the_storage(arch):
     """But a wide panel updates the next one in the precision of the trailing update."""
     for update in ("fp16", "fp16x3", "bf16"):
         plan = schedule(16384, UPDATES[update], device_rules(arch))

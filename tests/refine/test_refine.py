@@ -708,7 +708,7 @@ def test_the_estimates_count_the_digits_that_the_basis_loses(amplitude, seed):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_cycle_takes_no_step_whose_rounding_errors_are_all_there_is(seed):
+def test_a_cycle_takes_no_step_that_adds_only_rounding_errors(seed):
     def found(norm):
         a, correct, r = near_singular(1e6, seed)
         d, *_ = fgmres(OPS, lambda v: a @ v, correct, r, basis=60, tol=1e-9, norm=norm)

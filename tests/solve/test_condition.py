@@ -106,7 +106,7 @@ def test_a_right_hand_side_in_the_range_does_not_hide_that_a_is_singular(
 
 
 def with_singular_values(s, rng):
-    """A real matrix of random singular vectors."""
+    """Return a real matrix with the singular values s and random singular vectors."""
     u, v = (np.linalg.qr(rng.standard_normal((len(s), len(s))))[0] for _ in range(2))
     return (u * s) @ v
 
@@ -142,7 +142,7 @@ def veiled(kind):
         "growth in what is scaled",
     ],
 )
-def test_a_veiled_null_vector_is_found(xp, kind, precision):
+def test_a_null_vector_is_found_although_another_direction_comes_first(xp, kind, precision):
     a = veiled(kind)
     f = factor(xp.asarray(a), precision=precision)
 
@@ -177,7 +177,7 @@ def test_a_sample_of_the_inverse_has_its_largest_column(xp, n, precision):
 
 
 @pytest.mark.parametrize("precision", ["fp16x3", "fp32"])
-def test_factors_that_see_the_condition_vouch_for_it(xp, calls_of, precision):
+def test_rcond_of_factors_that_see_it_needs_no_other_solve(xp, calls_of, precision):
     a = problem(300, 3e6).a
     f = factor(xp.asarray(a), precision=precision)
     columns = calls_of("residual", lambda a, x, b: b.shape[1])

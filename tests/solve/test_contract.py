@@ -69,7 +69,7 @@ def outcome(solve, a, b, **options):
 
 
 def general(rng, n=4, dtype=float):
-    """A well-conditioned matrix without any structure that SciPy looks for."""
+    """Return a well-conditioned matrix without any structure that SciPy looks for."""
     a = rng.standard_normal((n, n)) + n * np.eye(n)
     if np.dtype(dtype).kind == "c":
         a = a + 1j * rng.standard_normal((n, n))
@@ -77,7 +77,7 @@ def general(rng, n=4, dtype=float):
 
 
 def structured(name, rng, n=6, dtype=float):
-    """A matrix with the structure of that name."""
+    """Return a matrix with the structure of that name."""
     a = general(rng, n, dtype)
     spd = a @ a.conj().T
     return {

@@ -201,15 +201,15 @@ def test_a_process_starts_the_gpu_when_that_would_have_paid(machine):
     assert set(chosen[before:]) == {"cuda"}
 
 
-def test_small_systems_never_start_it(machine):
+def test_small_systems_never_start_the_gpu(machine):
     assert {device_of(150) for _ in range(1000)} == {"cpu"} and not machine.asked
 
 
-def test_one_large_system_starts_it_at_once(machine):
+def test_one_large_system_starts_the_gpu_at_once(machine):
     assert device_of(10000) == "cuda"
 
 
-def test_the_rates_of_the_machine_count_once_it_is_in_use(machine):
+def test_the_rates_of_the_machine_count_once_the_gpu_is_in_use(machine):
     machine.imported = True
     machine.rates = replace(SHIPPED, device=slower(SHIPPED.device, 1000))
     assert device_of(3000) == "cpu"
@@ -291,7 +291,7 @@ def test_the_report_names_the_device_that_was_chosen(cupy, monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("n", [16, 200, 700])
 @pytest.mark.parametrize("structure", [None, "symmetric", "positive definite"])
-def test_numpy_arrays_take_the_road_of_cupy_arrays(cupy, n, structure):
+def test_numpy_arrays_on_a_device_have_the_bits_of_cupy_arrays(cupy, n, structure):
     a = matrices.generate("gauss", n).a
     a = a @ a.T + np.eye(n) if structure else a
     b = np.ones(n)

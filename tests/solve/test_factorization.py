@@ -563,7 +563,7 @@ def square_panels(monkeypatch):
 
 
 def nearly_dominant(n, largest, dtype=float):
-    """A matrix that is dominant by rows, and by columns except for one entry below the first square."""
+    """Return a matrix that is dominant by rows, and by columns but for one entry below the first square."""
     a = np.eye(n) + problem(n, cond=10.0).a / n
     a[n - 1, 3], a[n - 1, n - 1] = largest, 4
     return a.astype(dtype)
@@ -587,7 +587,7 @@ def test_a_matrix_whose_pivots_are_not_where_expected_is_factored_again(
     assert square_panels == [True, False]
 
 
-def test_the_condition_of_such_a_matrix_is_told_by_good_factors(square_panels):
+def test_the_condition_after_a_second_factorization_is_that_of_the_good_factors(square_panels):
     a = nearly_dominant(80, 1.5)
     expected = factor(a, precision=Plan("fp16x3", block=80))
 

@@ -100,7 +100,7 @@ def test_a_system_that_a_gpu_may_solve_faster_is_placed_first(n):
         {"lower": True, "assume_a": "her"},
     ],
 )
-def test_options_are_heeded(options):
+def test_systems_with_options_are_solved_the_ordinary_way(options):
     a, b = system(20, definite=True)
     a = (a + a.T) / 2
     x, is_plain = plainly(a, b, **options)

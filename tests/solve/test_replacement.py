@@ -54,7 +54,7 @@ def test_fp64_factors_follow_after_many_solves_and_every_answer_is_verified(dtyp
         assert ratio(a, s.x, b) <= MET and (s.backward_error <= s.bound).all()
 
 
-def test_it_is_told_once_and_its_time_counts_in_that_solve():
+def test_the_replacement_is_told_once_and_its_time_counts_in_that_solve():
     f = on_host()
     found = solved(f, right_hand_sides())
 
@@ -77,7 +77,7 @@ def test_the_same_calls_give_the_same_bits():
     assert one.replaced_after == other.replaced_after
 
 
-def test_many_columns_are_worth_them_sooner():
+def test_many_columns_bring_fp64_factors_sooner():
     few, many = on_host(), on_host()
     solved(few, right_hand_sides())
     solved(many, right_hand_sides(10, columns=30))
@@ -98,7 +98,7 @@ def test_factors_that_were_named_or_may_not_fall_back_stay(precision):
     assert f.precision == "fp32" and f.replaced_after is None
 
 
-def test_a_plan_that_names_no_update_lets_them_be_replaced():
+def test_a_plan_that_names_no_update_lets_the_factors_be_replaced():
     f = on_host(precision=Plan("auto", contraction=0.4))
     solved(f, right_hand_sides())
     assert f.precision == "fp64"
@@ -126,7 +126,7 @@ def test_copies_go_on_counting_by_themselves(copied):
     assert copied(twin).replaced_after == twin.replaced_after
 
 
-def test_without_memory_for_them_the_factors_stay(monkeypatch):
+def test_without_memory_for_fp64_factors_the_present_ones_stay(monkeypatch):
     f, asked = on_host(), []
 
     def refuse(self, a, dtype, overwrite_a=False):
@@ -181,6 +181,6 @@ def test_the_predicted_time_is_at_most_twice_that_of_the_better_choice_in_hindsi
         ladder.seconds += passes * solve[ladder.precision]
         replacement.count(ladder, np.full(columns, taken))
         stay, begin = stay + (1 + taken) * solve["fp32"], begin + solve["fp64"]
-        # The last FP32 solve may lose more time than was missing.
+        # Time is added up after each solve, so one FP32 solve may be more than the limit allows.
         assert ladder.seconds <= 2 * min(stay, begin) + (1 + max(steps)) * solve["fp32"]
     assert ladder.precision == "fp64" and replacement.after == replacement.solves

@@ -95,14 +95,14 @@ def test_classical_refinement_is_enough_up_to_1e7(cond, update):
 
 
 @pytest.mark.parametrize("cond", [1e15, 3e15])
-def test_fp64_factors_reach_1e15(cond):
+def test_fp64_factors_are_enough_for_condition_numbers_of_about_1e15(cond):
     a, b = system("svd_geo", cond)
     found = solve_ex(a, b, precision="fp64", **DD)
     assert relative_error(found.x, solution(a, b)) <= found.forward_error[0] <= 2 * U
 
 
 @pytest.mark.parametrize("family", ["svd_geo", "svd_cluster0"])
-def test_beyond_the_status_says_so(family):
+def test_at_condition_1e18_the_status_says_that_x_is_not_accurate(family):
     a, b = system(family, 1e18)
     exact = solution(a, b)
 
@@ -256,7 +256,7 @@ def test_a_limit_of_steps_is_kept():
     assert found.status is Status.NOT_ACCURATE or found.forward_error[0] <= 2 * U
 
 
-def test_nan_and_zero_pivots_are_reported_as_without_it():
+def test_nan_and_zero_pivots_are_reported_as_with_fp64_residuals():
     a, b = system("svd_geo", 1e3)
     b[3] = np.nan
     assert solve_ex(a, b, check_finite=False, **DD).status is Status.NONFINITE_INPUT
@@ -389,7 +389,7 @@ def test_rounding_in_one_direction_does_not_hide_an_error_of_a_stack_on_a_device
 
 
 def rounded_one_way(n, columns, factor=1):
-    """Return A and A 1, where each addition of a row loses nearly half a unit.
+    """Return A and its row sums, where each addition of a row loses nearly half a unit.
 
     So a sum of n terms in their order would have an error of many bounds.
     """

@@ -49,7 +49,7 @@ class SmallDevice(NumpyOps):
 
 @pytest.mark.parametrize("spare, fits", [(0, True), (10**9, True), (-1, False)])
 @pytest.mark.parametrize("held", [0, 5000])
-def test_a_solve_fits_where_enough_bytes_are_told_or_more(spare, fits, held):
+def test_a_solve_fits_where_at_least_the_needed_bytes_are_free(spare, fits, held):
     asked = []
 
     class Device(SmallDevice):

@@ -352,7 +352,7 @@ def test_each_matrix_has_the_precision_that_was_asked_for(xp, precision, char, t
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
-def test_a_hostile_matrix_of_such_a_stack_has_its_own_status(xp, precision):
+def test_a_hostile_matrix_of_a_stack_in_low_precision_has_its_own_status(xp, precision):
     a, b = matrices(None, "d", 4, 20), right_hand_sides("d", 4, 20, 3)
     a[1, :, 3], a[2, 0, 0] = 0, np.nan
     f = tcsolve.factor(xp.asarray(a), precision=precision, check_finite=False)

@@ -1,4 +1,4 @@
-"""Real matrices: no answer is worse than SciPy's, and low precision is enough for badly scaled ones."""
+"""Real matrices: answers are about as good as SciPy's, and low precision is enough for badly scaled ones."""
 
 import functools
 import warnings
@@ -114,7 +114,9 @@ def scipys_error(name, folder):
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp16x3"])
 @pytest.mark.parametrize("name", NAMES)
-def test_no_answer_is_worse_than_scipys(matrices_folder, name, precision):
+def test_an_answer_meets_the_bound_or_has_at_most_twice_scipys_error(
+    matrices_folder, name, precision
+):
     problem = load(name, matrices_folder)
 
     solution = solve_ex(problem.a, problem.b, assume_a="general", precision=precision)

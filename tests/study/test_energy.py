@@ -93,7 +93,7 @@ def test_complex_operations_count_fourfold(nvml):
     assert flops[1] == pytest.approx(4 * flops[0])
 
 
-def test_an_nvml_that_fails_leaves_a_word(nvml, monkeypatch):
+def test_an_nvml_that_fails_is_told_in_the_row(nvml, monkeypatch):
     def fails():
         raise RuntimeError("driver not loaded")
 

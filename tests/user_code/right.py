@@ -1,4 +1,4 @@
-"""Calls of every public name, with the types that a checker must find; test_types.py checks and runs them."""
+"""Calls of every public name, with the types that a checker must find; test_types.py runs most of them."""
 
 from __future__ import annotations
 

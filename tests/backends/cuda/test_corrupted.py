@@ -54,7 +54,7 @@ def definite(n):
     return matrix(n) @ matrix(n).T + n * np.eye(n)
 
 
-# A matrix, options, and, if it is not 3, the number of right-hand sides for which a library solves.
+# A matrix, options, and the number of right-hand sides for which a library solves, if that is not 3.
 ROADS = {
     "general": (matrix(600), {}),
     "general, FP32": (matrix(600, "f"), {}),

@@ -374,7 +374,7 @@ def test_the_residual_of_a_column_and_the_sizes(dtype, n, padding, cupy, ops):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["a", "x", "b"])
-def test_the_residual_meets_what_is_not_finite(value, where, cupy, ops):
+def test_the_residual_and_the_sizes_show_what_is_not_finite(value, where, cupy, ops):
     n = 300
     arrays = {"a": cupy.ones((n, n)), "x": cupy.ones((n, 1)), "b": cupy.ones((n, 1))}
     arrays[where][170] = value

@@ -135,7 +135,7 @@ def test_the_device_finds_the_doubtful_systems_that_the_host_finds(cupy):
 
 
 @pytest.mark.parametrize("n", [5, 40])
-def test_nan_and_inf_are_met_by_what_is_measured(cupy, vendor, n):
+def test_nan_and_inf_are_seen_in_what_is_measured(cupy, vendor, n):
     a, b = matrices(None, "d", 6, n), right_hand_sides("d", 6, n, 2)
     x, y = np.linalg.solve(a, b), np.ones((6, 2, n))
     a[1, n - 1, 2], b[2, 3, 1], x[3, n - 1, 0], y[4, 1, 0] = np.nan, np.nan, np.nan, np.nan
@@ -323,7 +323,7 @@ def test_one_large_system_is_verified_as_on_the_host(cupy, vendor, n, k, dtype, 
             assert (np.abs(of_found.get() - r) <= rtol * wanted[9 : 9 + k]).all()
 
 
-def test_nan_and_inf_are_met_where_one_large_system_is_verified(cupy, vendor):
+def test_nan_and_inf_are_seen_where_one_large_system_is_verified(cupy, vendor):
     n, a, b = 300, matrices(None, "d", 1, 300)[0], right_hand_sides("d", 1, 300, 1)[0]
     y = right_hand_sides("d", 3, n, seed=5)
     for where, place, rows in (

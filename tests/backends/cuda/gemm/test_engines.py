@@ -337,7 +337,7 @@ def test_an_engine_without_the_format_is_named(cupy):
 
 
 def test_arrays_of_two_places_are_refused(cupy):
-    with pytest.raises(InputError, match="both must be NumPy or both CuPy"):
+    with pytest.raises(InputError, match="all must be NumPy or all CuPy"):
         gemm(np.ones((2, 2)), cupy.ones((2, 2)))
 
 
@@ -370,7 +370,7 @@ def test_rtol_picks_a_level(on_device):
 )
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("refine", LEVELS)
-def test_results_added_in_place_have_the_bits_of_others(refine, precision, m, n, k, hopper):
+def test_results_added_in_place_have_the_bits_of_new_ones(refine, precision, m, n, k, hopper):
     # In place, whole tiles are added by the copy engine; else C is read, added to and written by threads.
     a, b = (hopper.asarray(x) for x in operands(m, n, k, np.float32))
     c = hopper.random.default_rng(1).standard_normal((m, n)).astype(np.float32)

@@ -185,7 +185,7 @@ def test_other_formats_make_no_inverse(cupy, factor_on_device, sizes_of_inverses
 
 
 @pytest.mark.parametrize("update", UPDATES)
-def test_a_wide_panel_reached_strip_by_strip_has_the_bits_of_one_reached_at_once(
+def test_a_wide_panel_updated_strip_by_strip_has_the_bits_of_one_updated_at_once(
     update, cupy, factor_on_device, lu_sizes
 ):
     lu_sizes(least_columns=64)

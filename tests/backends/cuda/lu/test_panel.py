@@ -97,7 +97,7 @@ def factor_panel(cupy):
 
 
 def fused(c, l, u):
-    """c - l u of a column l and a row u of FP32 numbers, rounded once."""
+    """Return c - l u for a column l and a row u of FP32 numbers, nearly always rounded only once."""
     product = np.multiply.outer(l.astype(np.longdouble), u.astype(np.longdouble))
     return (c - product).astype(np.float32)
 
@@ -206,7 +206,7 @@ def dominant_panel(m, w):
     ],
 )
 @both_paths
-def test_panel_has_the_same_numbers_where_the_diagonal_spares_the_search(
+def test_panel_has_the_same_numbers_where_a_dominant_diagonal_needs_no_search(
     m, w, largest, cupy, factor_panel
 ):
     a = dominant_panel(m, w)

@@ -24,7 +24,7 @@ def variant(clusters, cluster, kernel="panel"):
 
 
 def refusal(status):
-    """An error of the driver with a status, of the class that CuPy raises."""
+    """Return an error of the driver with a status, of the class that CuPy raises."""
     from cupy_backends.cuda.api.driver import CUDADriverError
 
     error = CUDADriverError.__new__(CUDADriverError)
@@ -86,7 +86,7 @@ def test_other_errors_of_a_launch_are_raised(status, clusters):
 
 
 def largest(clusters, size):
-    """The `Clusters` of a device that runs no cluster of more than `size` blocks."""
+    """Return the `Clusters` of a device that runs no cluster of more than `size` blocks."""
     return clusters.Clusters(lambda v: int(v.cluster <= size))
 
 

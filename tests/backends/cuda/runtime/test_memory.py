@@ -16,7 +16,7 @@ from tcsolve._paths import replaced
 
 
 def library_error(name, status):
-    """An error as CuPy raises it for a status of one of CUDA's libraries."""
+    """Return an error as CuPy raises it for a status of one of CUDA's libraries."""
     error = type(name, (RuntimeError,), {})(f"status {status}")
     error.status = status
     return error

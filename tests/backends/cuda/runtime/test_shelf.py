@@ -53,7 +53,7 @@ def test_what_has_recorded_nothing_goes_first():
 
 
 @pytest.mark.parametrize("device, gone", [(0, [0, 2]), (1, [])])
-def test_a_device_keeps_so_many_bytes_but_the_last_in_any_case(device, gone):
+def test_a_device_keeps_a_limited_number_of_bytes_and_always_the_last_entry(device, gone):
     entries = [Entry(0, 1, idle_bytes=40), Entry(1, 1, idle_bytes=40), Entry(0, 2, idle_bytes=40)]
     shelf = filled(*entries, most=4)
     last = Entry(device, 3, idle_bytes=50 if device else 120)
