@@ -195,7 +195,7 @@ def fewest(problem, method):
 
 
 class Counts(NamedTuple):
-    """Counts of LU-IR and of GMRES-IR for each multiplier: one for each x, or None.
+    """Counts of LU-IR and of GMRES-IR for each multiplier: one for each x, None without convergence.
 
     Attributes
     ----------

@@ -83,7 +83,7 @@ def _parts_of_script(script, root):
 
 
 def _imported(tree):
-    """Return the names of the modules that a module imports, except those that only write tables."""
+    """Return the names of the modules that a module imports, except WRITERS: they measure nothing."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

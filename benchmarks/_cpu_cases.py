@@ -102,7 +102,7 @@ def _factored():
             ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
             name = f"{precision} factors, {k} columns"
             yield Case("Factorization.solve", name, n, ours, {"lu_solve": peer}, wanted)
-        # A random b: its x has larger entries than (1, ..., 1), for which even FP64 factors may need a step.
+        # A random b: its x has entries above 1.  For x = (1, ..., 1) even FP64 factors may need a step.
         b = np.random.default_rng(8).standard_normal((n, k))
         ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
         peer = lambda f=scipys, b=b: scipy.linalg.lu_solve(f, b)  # noqa: E731

@@ -243,7 +243,7 @@ class Run:
 
 
 def several(make, names):
-    """Yield the rows of make(), or `names` with the reason why it fails: the other rows go on."""
+    """Yield the rows of make(), or `names` with the reason why it fails, so that the run continues."""
     try:
         yield from make()
     except Exception as error:

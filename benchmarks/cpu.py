@@ -153,9 +153,7 @@ def ratios(options):
 def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64, 200, 500, 1000, 2000, 4000])
-    parser.add_argument(
-        "--emulated", action="store_true", help="time each emulated precision as well"
-    )
+    parser.add_argument("--emulated", action="store_true", help="time each fixed precision as well")
     parser.add_argument("--ratios", action="store_true", help="compare many kinds of calls")
     parser.add_argument("--most", type=int, default=LARGE, help="largest n of --ratios")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
 // Tensor cores without memory traffic: the operands are ones and are loaded once.  An instruction sums
 // K products, so it adds K to its sums.
 //
-//   sums  result: every sum of every thread, `count` K
+//   sums  result: every sum of every thread; each must be `count` times K
 //   where result: the multiprocessor of each block, to show that no two share one
 //
 // Defines KIND (0: mma.sync, FP16 in, FP32 out; 1: mma.sync, INT8 in, INT32 out; 2: wgmma, FP16 in, FP32 out) and

@@ -30,7 +30,7 @@ from _ablation_paths import DOMINANT, GAUSS
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# (what, n, calls of a turn); `gemm_batched` multiplies 65536 matrices.
+# (what, n, calls of a turn); `gemm_batched` multiplies 65536 pairs of matrices.
 CASES = [
     (kind, n, calls)
     for n, calls in ((1024, 20), (2048, 15), (4096, 10), (8192, 5), (16384, 2), (32768, 1))

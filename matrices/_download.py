@@ -104,7 +104,7 @@ def _fetched(url, path, known_hash, missing, check):
     import pooch
 
     get = pooch.HTTPDownloader(timeout=TIMEOUT, progressbar=_shows_progress())
-    pooch.get_logger().setLevel("WARNING")  # it tells of each file, on standard error
+    pooch.get_logger().setLevel("WARNING")  # else pooch reports each file on standard error
     for pause in (*PAUSES, None):
         try:
             found = Path(

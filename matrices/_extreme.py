@@ -7,7 +7,7 @@ import numpy as np
 
 from ._spectrum import standard_normal
 
-# Decimal exponents near the ends of the range: a sum of n entries does not overflow, a product of two does.
+# Decimal exponents near the ends of the range: a product of two entries overflows or underflows.
 _EDGE = {"f": 36, "F": 36, "d": 300, "D": 300}
 
 

@@ -73,7 +73,7 @@ def _heads(path):
     """Return a file of the first HEAD bytes of each variable, unpacked, for `whosmat`.
 
     `whosmat` would unpack 128 KiB of a file to find the shape of one variable, which may give 128 MiB.
-    If the variables are not packed, return the path.
+    For a file that is not of version 5, return the path.
     """
     version, _ = scipy.io.matlab.matfile_version(path)
     if version != 1:  # not a file of version 5: nothing is packed

@@ -33,7 +33,7 @@ def plate_capacitance(n):
     nodes = plate_nodes(n)
     m = len(nodes) - 1
     centres = (nodes[1:] + nodes[:-1]) / 2
-    # The centre of a rectangle never lies on an edge line, so that no argument is zero.
+    # The centre of a rectangle never lies on a grid line, so x and y are not zero.
     offset = nodes - centres[:, None]
     x = offset[:, None, :, None]
     y = offset[None, :, None, :]

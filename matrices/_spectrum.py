@@ -75,7 +75,7 @@ def random_orthogonal(n, rng, dtype, kind):
     if kind == "haar":
         q, r = np.linalg.qr(standard_normal(rng, (n, n), dtype))
         d = np.diagonal(r)
-        # Q of a QR factorization is not uniform, because LAPACK fixes the signs of the diagonal of R.
+        # Q is uniform if the diagonal of R is positive.  LAPACK chooses its signs in another way.
         q *= d / np.abs(d)
         return lambda a: q @ a
     if kind == "householder":

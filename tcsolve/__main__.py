@@ -28,7 +28,7 @@ def main():
         if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command.main()
-    except KeyboardInterrupt:  # raised before command.main() catches it
+    except KeyboardInterrupt:  # raised where command.main() does not catch it
         _end()
 
 

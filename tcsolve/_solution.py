@@ -43,10 +43,10 @@ class HistoryPoint(NamedTuple):
         Number of corrections of each right-hand side so far, over all rungs.
     error : ndarray of float64, shape (nrhs,)
         Smallest backward error of each right-hand side so far, with the factors of this rung.  If rows and
-        columns are scaled, the backward error is the larger one of those of the given and of the scaled
-        system.  After an inner step, the error is a prediction: FGMRES predicts the residual by its
-        least-squares problem, and CG updates it.  GMRES predicts the preconditioned residual, and the error
-        is assumed to fall by the same factor.  The next recomputed residual may show another error.
+        columns are scaled, it is the larger one of two errors: that of the given and of the scaled system.
+        After an inner step, the error is a prediction: FGMRES predicts the residual by its least-squares
+        problem, and CG updates it.  GMRES predicts the preconditioned residual, and the error is assumed to
+        fall by the same factor.  The next recomputed residual may show another error.
     estimated : bool
         False if `error` comes from a recomputed residual, True if an inner step predicted it.
     """

@@ -153,7 +153,7 @@ def ops_for(*arrays):
     if len(on_device) > 1:
         kinds = " and ".join(sorted({type(x).__module__.partition(".")[0] for x in arrays}))
         raise InputError(
-            f"a and b are {kinds} arrays; both must be NumPy or both CuPy: "
+            f"the arguments are {kinds} arrays; all must be NumPy or all CuPy: "
             "move one with cupy.asarray or cupy.asnumpy"
         )
     if not on_device.pop():

@@ -213,5 +213,6 @@ class Ops(Protocol):
         """Return sums that compare the columns of b with those of y, in one small array.
 
         If z has l columns, the last l columns are compared by inner products with z.  The result has
-        sum |b - y|^2 of all other columns, then sum |b|^2 of these, then |z^H (b - y)| of the last l columns.
+        sum |b - y|^2 of each other column, then sum |b|^2 of each of these, then |z^H (b - y)| of each of the
+        last l columns.
         """

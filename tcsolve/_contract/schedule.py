@@ -54,7 +54,10 @@ class Rules(Protocol):
         """Return the width of the next strip of a panel with `rows` rows and `columns` columns left."""
 
     def is_wide(self, columns, right):
-        """Tell whether a panel is wide: its first strip does not wait for updates of the other columns."""
+        """Tell whether a panel is wide.
+
+        Unless it is square, its first strip then does not wait for updates of the other columns.
+        """
 
     def is_square(self, start, rows, columns, right, update):
         """Tell whether a panel of a dominant matrix is square: pivots are searched only in its square."""
@@ -130,7 +133,7 @@ class PanelPlan:
     catch_ups : tuple of CatchUp
         One product before each strip except the first.
     is_wide : bool
-        Whether the panel may begin as soon as the columns of its first strip are updated.
+        Whether the panel, unless it is square, may begin when the columns of its first strip are updated.
     is_early : bool
         Whether the panel is factored before the simultaneous update ends.  Then the preparations that follow
         the panel start at once.
@@ -167,8 +170,8 @@ class StepPlan:
     first : int
         The columns before this one are updated first.
     near : int
-        The first column right of the next panel.  The columns first:near, if there are any, are updated while
-        the next panel is factored.  Unless `is_ahead`, first and near are n.
+        The first column right of the next panel.  If `is_overlapped`, the columns first:near, if there are
+        any, are updated while the next panel is factored.  Unless `is_ahead`, first and near are n.
     near_update, update : Update
         The arithmetic for the columns before `near`, and for all others.
     last_row : int or None
@@ -225,7 +228,8 @@ def schedule(n, update, rules, block=None, look_ahead=True, dominant=False):
     block : int, optional
         Width of a panel; by default the best width for each trailing matrix.
     look_ahead : bool
-        Whether a panel may be factored at the same time as an update.  The factors have the same bits.
+        Whether a panel may be factored at the same time as an update.  The factors have the same bits with
+        and without it.
     dominant : bool
         Whether pivots are expected on the diagonal.
     """

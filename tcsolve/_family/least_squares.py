@@ -134,7 +134,7 @@ def lstsq(
         As in SciPy: empty for 'gelsy', if m <= n, or if A does not have full rank.
     rank : int, or array of int, shape (...)
     s : array, shape (..., min(m, n)), or None
-        The singular values; for 'gelsy' None, unless CuPy solves.
+        The singular values; for 'gelsy' None (for a stack an array of None), unless CuPy solves.
 
     Raises
     ------

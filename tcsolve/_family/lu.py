@@ -87,7 +87,7 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
     -------
     (lu, piv) : LUFactors
         A tuple as SciPy's: L and U in one array (..., m, n), and the 0-based row swaps (..., min(m, n)).  It
-        also keeps a copy of A, which `lu_solve` verifies with.
+        also keeps a copy of a square A, which `lu_solve` verifies with.
 
     Raises
     ------

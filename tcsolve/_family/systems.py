@@ -38,7 +38,7 @@ class DenseSystem:
         return backward_errors(self.ops, self._a, x, b, self._norm)
 
     def residual(self, x, b):
-        """Return b - A x in FP64; for few unknowns it is computed in long double."""
+        """Return b - A x in FP64; for few unknowns with the accuracy of long double."""
         if self.ops.xp is np:
             return residual(self._a, x, b)
         if len(x) <= SMALL:  # on the host, as `errors` measures it

@@ -48,14 +48,15 @@ def gemm(
     c : array, (m, n), optional
         Needed if beta is not 0; otherwise it is not read.
     alpha, beta : real number
-        Integers for int8 operands.  For others they are rounded to the precision of the sums: FP64 for
-        float64 operands and for precision='fp64', else FP32.  With alpha = 0 or k = 0, a and b are not read.
+        Integers for int8 operands.  For others they are rounded: to FP64 for float64 operands and for
+        precision='fp64', else to FP32.  With alpha = 0 or k = 0, a and b are not read.
     transa, transb : bool
         If True, op(a) is a.T (op(b) is b.T).
     precision : {'fp16', 'bf16', 'tf32', 'fp32', 'fp64', 'int8'}, optional
-        The operands are rounded to this format.  By default float16, bfloat16 and int8 operands are not
-        rounded.  float32 operands take 'fp16' with refinement on a GPU.  On the host they take 'fp32',
-        unless `refine` is given, or an `rtol` below the bound of 'fp32'.  float64 operands take 'fp64'.
+        The operands are rounded to this format.  By default two operands of the same dtype float16,
+        bfloat16 or int8 are not rounded.  float32 operands take 'fp16' with refinement on a GPU.  On the
+        host they take 'fp32', unless `refine` is given, or an `rtol` below the bound of 'fp32'.  float64
+        operands take 'fp64'.  Operands of two dtypes count as float64 if one is float64, else as float32.
         'fp32' and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the
         tensor cores of that GPU bit for bit, on any device.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
@@ -65,10 +66,11 @@ def gemm(
         `precision`, and for 'fp32' and 'fp64'; else 'ab', which for 'fp16' and 'tf32' is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
-        only 'auto': the operands are rounded to `precision`, and BLAS multiplies them.
+        only 'auto': the operands are rounded to `precision`, and BLAS multiplies them, unless `precision`
+        names a GPU.
     out : array, (m, n), optional
-        Array for the result; it may be c.  float16 and bfloat16 are allowed if the sums are FP32.  Two
-        entries must not share memory.
+        Array for the result; it may be c.  float16 and bfloat16 are allowed if a new array would be float32.
+        Two entries must not share memory.
     rtol : float, optional
         Take the cheapest `refine` with a bound (see `gemm_bound`) of at most `rtol`.
 
@@ -84,7 +86,7 @@ def gemm(
         The shapes do not match, a dtype or value is not supported, `out` overlaps itself or an operand, or
         `rtol` cannot be met.
     DeviceError
-        The device does not have `engine` or the format of `precision`, or it cannot be used now.
+        The device does not support `engine` or `precision`, or it cannot be used now.
     DeviceMemoryError
         The device has too little memory; no array has been changed.
 
@@ -225,7 +227,7 @@ def _repeated(check, a, b, c, out, options):
         return None, None
     require_usable(a)
     c = c if beta != 0 else None
-    # 1 and True are equal keys, but no equal switches.
+    # 1.0 and True are equal keys, but 1.0 is no switch, so the key has the types of the switches.
     switches = type(options.transa), type(options.transb)
     key = _key((check, options, switches), a, b, c, out)
     try:
@@ -297,8 +299,8 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        are read as they are stored can have such factors.  With refinement, a sum on the tensor cores has 16
        to 64 terms (8 to 64 for TF32) and is then added in FP32, rounded to nearest.  The error is then at
        most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32, or 1.25 k 2**-23 if that is smaller.  The engine
-       'cublas' sums all k terms on the tensor cores, whatever `refine` is.  With it, and without refinement,
-       2**-23 is added for each of the products.
+       'cublas' sums all k terms on the tensor cores, whatever `refine` is.  With it, or without refinement,
+       the error is at most 1.25 k 2**-23, and 2**-23 more for each of the products.
     4. ``|x|.|y| <= ||x||_2 ||y||_2`` by the Cauchy-Schwarz inequality.
 
     The bound is the sum of 1 to 3, times 1 + 2**-8 for terms of second order.  Products of int8 are exact, so

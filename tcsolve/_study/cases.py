@@ -227,7 +227,7 @@ def _is_matrix(value):
     """Tell whether a value is an array with two dimensions, or nested lists of the same lengths."""
     try:
         return np.ndim(value) == 2
-    except ValueError:  # lists of other lengths
+    except ValueError:  # lists of different lengths
         return False
 
 

@@ -11,7 +11,7 @@ from tcsolve._plan import Plan
 from tcsolve._solution import Status
 from tcsolve._solve.choice.memory import widest_panel
 from tcsolve._solve.host.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
-from tcsolve._solve.problem.structures import detected
+from tcsolve._solve.problem.structures import by_bandwidth, detected
 
 __all__ = ["GENERAL", "Way", "ways_for"]
 
@@ -80,7 +80,7 @@ def _definite(a, columns, precision):
 def _way_in_fp64(a, structure):
     bands = None
     if structure in (None, "banded"):
-        structure, bands = detected(a)
+        structure, bands = (by_bandwidth if structure else detected)(a)
     if structure in ("diagonal", "tridiagonal", "banded"):
         return Way(Banded.of, Status.SINGULAR, bands=bands or scipy.linalg.bandwidth(a))
     if structure in ("upper triangular", "lower triangular"):

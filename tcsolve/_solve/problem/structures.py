@@ -7,7 +7,7 @@ import scipy.linalg
 
 from tcsolve._arithmetic.matrix_parts import parts
 
-__all__ = ["MIRRORED", "detected", "read_under"]
+__all__ = ["MIRRORED", "by_bandwidth", "detected", "read_under"]
 
 MIRRORED = ("symmetric", "hermitian", "positive definite")
 # The numbers of diagonals below and above the main one that are read.
@@ -80,6 +80,14 @@ def detected(a):
     """
     if (len(a) > 3 and a[0, -1] and a[-1, 0]) or not _may_be_sparse(a):
         return "general", None
+    return by_bandwidth(a)
+
+
+def by_bandwidth(a):
+    """Return what `detected` returns, without reading the first and last rows and columns before the others.
+
+    For a matrix with many zeros this is faster.
+    """
     below, above = bands = scipy.linalg.bandwidth(a)
     if (below + above) * NARROW_BAND <= len(a) or below + above <= 2:
         return "banded", bands

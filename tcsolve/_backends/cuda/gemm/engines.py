@@ -66,7 +66,7 @@ def fastest(product, m, n, k, arch):
 
 
 def require_formats(product, arch):
-    """Raise a DeviceError if the tensor cores of `arch` lack the format."""
+    """Raise a DeviceError if the kernels do not have the format on `arch`."""
     if arch_number(arch) < 80 and product.precision in ("bf16", "tf32", "int8"):
         raise DeviceError(
             f"precision {product.precision!r} needs compute capability 8.0 or later, and this is "

@@ -40,7 +40,7 @@ BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 PASSING_ENTRIES = 1 << 23
 # The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
-# A block of A that becomes U, or L U11, is expected to be at most ROOM times as large as U11 (see `Bound`).
+# A block of A that becomes L or U is expected to be at most ROOM times as large as U11 (see `Bound`).
 # If this holds, the scaled entries are at most TOP.  Scaled entries above SLACK TOP are reported; FP16
 # overflows near 4 TOP.
 ROOM, SLACK = 16.0, 2.0

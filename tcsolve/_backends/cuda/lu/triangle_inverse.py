@@ -1,6 +1,6 @@
 """Inverses of FP32 triangles on a device, for many right-hand sides.
 
-Well-conditioned ones are computed by doubling.  First all diagonal blocks are inverted, then pairs of
+Well-conditioned triangles are inverted by doubling.  First all diagonal blocks are inverted, then pairs of
 inverted triangles are joined to one of twice the size: [A, 0; C, B]**-1 = [A**-1, 0; -B**-1 C A**-1, B**-1].
 Upper triangles are joined in the same way.
 """

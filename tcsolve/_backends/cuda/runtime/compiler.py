@@ -218,7 +218,7 @@ def _nvrtc_version():
 
 
 def _path(name, options):
-    """Return the path of a cubin; its name is a hash of the source, the headers, the options and NVRTC."""
+    """Return the path of a cubin; its name has a hash of source, headers, options and version of NVRTC."""
     key = hashlib.sha256("\0".join((repr(_nvrtc_version()), *options)).encode() + _digest(name))
     return cubin_cache.folder() / f"{name}-{key.hexdigest()}.cubin"
 
@@ -381,7 +381,7 @@ def _range(spec):
 
 @functools.cache
 def _module(device, name, arch, defines):
-    """Load a cubin on the current device; its number is an argument because the result is cached."""
+    """Load a cubin on the current device; `device` is its number, by which the result is cached."""
     from cupy.cuda import Device
     from cupy.cuda.function import Module
 

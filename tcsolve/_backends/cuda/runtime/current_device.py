@@ -20,9 +20,9 @@ __all__ = [
 def guarded(function, again=True):
     """Return the function so that it raises a DeviceMemoryError when memory runs out.
 
-    First the memory that is cached for later solves is freed, and, if `again`, the function is called a
-    second time.  The error says that the caller's arrays are unchanged, so the function must not write to
-    them before memory runs out.
+    First the memory that is cached for later solves is freed.  If there was any, and `again` is True, the
+    function is called a second time.  The error says that the caller's arrays are unchanged, so the function
+    must not write to them before memory runs out.
     """
     return out_of_memory.guarded(function, recorded_graphs.clear, again)
 
