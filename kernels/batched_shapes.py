@@ -28,7 +28,7 @@ OUT_BYTES = (4, 2, 2, 4)
 class BatchedShape(NamedTuple):
     """A launch shape of gemm_batched.cu.
 
-    A block computes `count` products at a time and copies the operands of the next ones in `stages` stages.
+    A block computes `count` products at a time, and copies operands `stages` - 1 steps ahead.
     A warp multiplies `height` strips of 16 rows together.  gemm_batched.cu explains `brief` and `bulk`.
     """
 
@@ -42,7 +42,7 @@ class BatchedShape(NamedTuple):
 
     @property
     def defines(self):
-        """The macros of gemm_batched.cu."""
+        """The macros of gemm_batched.cu that describe the launch."""
         return {name.upper(): value for name, value in self._asdict().items()}
 
     def grid(self, products, most):

@@ -53,7 +53,7 @@ TILE, TILE_THREADS = 32, (32, 8)
 
 # Every architecture has at least 64 KB of shared memory for a block.
 STAGE_FLOATS = (64 << 10) // 4
-# Numbers of columns of a block of move_rows.cu.  With fewer than FEW_BLOCKS blocks, a smaller number is
+# Numbers of columns of a block of move_rows.cu.  With fewer than FEW_BLOCKS full blocks, a smaller number is
 # taken.
 MOVE_CHUNKS, FEW_BLOCKS = (32, 16, 8, 4), 64
 # Largest number of rows that move_rows.cu can move, with the fewest columns at a time.
@@ -74,7 +74,7 @@ class TrsvShape(NamedTuple):
 
     @property
     def defines(self):
-        """The macro of triangular_solve.cu."""
+        """The macro BLOCKS of triangular_solve.cu."""
         return {"BLOCKS": self.cluster}
 
 
@@ -101,7 +101,7 @@ class StackShape(NamedTuple):
 
     @property
     def defines(self):
-        """The macros of measure_stack.cu."""
+        """The macros LANES and TEAM of measure_stack.cu."""
         return {"LANES": self.lanes, "TEAM": self.team}
 
 

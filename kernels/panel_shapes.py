@@ -62,7 +62,7 @@ class PanelShape(NamedTuple):
 
     @property
     def resident(self):
-        """Whether the whole strip fits in the shared memory of the cluster."""
+        """Whether the whole strip stays in the shared memory of the cluster."""
         return self.cluster and self.dominant and self._bytes_of(self.strip) <= LARGE_BYTES
 
     def _bytes_of(self, columns):

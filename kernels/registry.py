@@ -43,7 +43,7 @@ In batched/:
   stacks in one launch
 - measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
-- measure_systems: tcs_sizes, the norms of one large system
+- measure_systems: tcs_sizes, norms and residuals of one large system, from A X
 - read_structure: tcs_read_as, the matrices that a structure describes; tcs_rows, right-hand sides in
   the layout of the libraries; tcs_pack_cholesky, Cholesky factors as factors of an LU
 
@@ -99,7 +99,7 @@ class KernelSpec:
     later: dict[int, tuple[dict[str, int | str], ...]] = field(default_factory=dict)
 
     def variants_for(self, arch):
-        """Return the macro sets that `arch` can run."""
+        """Return the macro sets that are compiled for `arch`."""
         number = arch_number(arch)
         more = (v for least, sets in self.later.items() if number >= least for v in sets)
         clusters, large = number >= CLUSTER_ARCH, has_large_memory(number)

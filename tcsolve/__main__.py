@@ -12,7 +12,7 @@ def main():
     """Run the command line with the arguments of the process, and return its exit code.
 
     Ctrl-C ends the process with exit code 130 and one line on standard error.  This also holds while
-    modules are imported.
+    modules are imported.  In the program of `tcsolve run`, it does what it does without tcsolve.
 
     Returns
     -------
@@ -22,13 +22,15 @@ def main():
     # this handler ends the process at once; there is nothing to clean up yet.
     if handles := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
-    from tcsolve.cli import command
+    from tcsolve.cli import command, script
 
     try:
         if handles:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return command.main()
     except KeyboardInterrupt:  # raised where command.main() does not catch it
+        if script.runs_program():
+            raise
         _end()
 
 

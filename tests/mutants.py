@@ -385,8 +385,8 @@ MUTANTS = (
     Mutant(
         "gemm",
         "_gemm/checks.py",
-        "alpha, beta = ((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))",
-        "alpha, beta = ((int(x) + 2**31) % 2**32 + 2**31 for x in (alpha, beta))",
+        "return tuple((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))",
+        "return tuple((int(x) + 2**31) % 2**32 + 2**31 for x in (alpha, beta))",
     ),
     Mutant(
         "gemm",

@@ -13,9 +13,9 @@ def operands(m, n, k, dtype, seed=0, low=-1.0, high=1.0):
 
 
 def ratio(c, a, b, bound):
-    """Return the largest error of c = a b over the bound; inf if c is not finite."""
+    """Return the largest error of c = a b over the bound; inf if they are not finite."""
     a, b, c = wide(a), wide(b), wide(c)
-    if not np.isfinite(c).all():
+    if not all(np.isfinite(x).all() for x in (a, b, c)):
         return np.inf
     sizes = np.linalg.norm(a.astype(float), axis=-1)[..., :, None]
     sizes = sizes * np.linalg.norm(b.astype(float), axis=-2)[..., None, :]

@@ -6,7 +6,8 @@
 //       out    the same type, contiguous.
 //       below, above, mirror  as in reading.cuh.
 //       seen   double[5][count], zero before the launch: apart, largest, beyond, spoilt and zero of reading.cuh.
-//       Grid count ceil(n / 32)^2, block 32 x 8: a block writes a tile, and also reads the tile that mirrors it.
+//       Grid count ceil(n / 32)^2, block 32 x 8: a block writes a tile.  With a mirror, it also reads the tile that
+//       mirrors this one.
 //
 //   tcs_rows  rows = the columns of b, followed by `probes` random vectors (see probe.cuh), for `count` systems.
 //       b      T_A, or pairs, entry (s, i, c) at s b_step + i b_row + c b_col.

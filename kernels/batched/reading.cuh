@@ -56,12 +56,14 @@ struct Reading {
     }
 };
 
-// The imaginary part of a diagonal entry may be at most this part of its real part: 64 machine epsilons.
+// The imaginary part of a diagonal entry may be at most ROUNDED times its real part: 64 machine epsilons.
 constexpr double ROUNDED = sizeof(T_A) == 4 ? 0x1p-17 : 0x1p-46;
 
 // Properties of the entries of a matrix.  The first three ignore NaN.
 struct Seen {
-    double apart = 0;    // the largest difference between an entry that is not read and the value that stands for it
+    // The largest difference between an entry that is not read and the value that stands for it.  If mirror is 2,
+    // twice an imaginary part on the diagonal counts as such a difference.
+    double apart = 0;
     double largest = 0;  // the largest |a_ij| of entries that are read
     // Whether there is a nonzero entry that is not read, or an imaginary part on the diagonal beyond rounding; a NaN
     // or Inf; a zero on the diagonal.

@@ -11,14 +11,15 @@
 //          correction is kept if it makes the ratio smaller.
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step
 //          at which the factorization broke down or 0, max |b - A x|, max |x|.
-//          A NaN in the data makes the norms and sizes NaN, but not the step and the numbers of `tell`.  If all entries
-//          are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
+//          A NaN makes each norm and size NaN that is computed from it, but not the step and the numbers of `tell`.  If
+//          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubts  one number, to which the number of doubtful systems is added; or null, then doubtful is not written.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / (||A||_1 times this
 //           size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
-//   safe    norms and sizes must lie between 1 / safe and safe.
+//   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
+//           allowed.
 //   agrees  the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
 //           are not read must be zero.
 //

@@ -57,7 +57,7 @@ struct Team {
     // lane writes what another one reads: the mirror image of an entry that is not read keeps its value.
     __device__ __forceinline__ void apply(const Band& band, Seen& seen) const {
         constexpr int AT_ONCE = 4;  // entries that are loaded before the first of them is written
-        static_assert(N % AT_ONCE == 0, "whole groups of columns; the columns beyond n are zero and do not affect what is noted");
+        static_assert(N % AT_ONCE == 0, "whole groups; columns beyond n are zero and leave `seen` as it is");
         #pragma unroll 1
         for (int i = lane; i < n; i += LANES) {
             #pragma unroll 1
@@ -408,7 +408,7 @@ tcs_solve_rows(
     seen.beyond = flags & 1, seen.spoilt = flags & 2, seen.zero = flags & 4;
 
     __syncwarp();
-    // The answers go to memory through the places of b, so that neighbouring lanes write neighbours.
+    // The answers go to memory through the column of b in shared memory, so that neighbouring lanes write neighbours.
     #pragma unroll
     for (int j = 0; j < N; ++j) {
         if (j >= n || !ALONE && lane != j % LANES) continue;

@@ -8,8 +8,8 @@
 //   C (16 x 8):       c0 (g, 2t), c1 (g, 2t + 1), c2 (g + 8, 2t), c3 (g + 8, 2t + 1)
 //
 // Scaling: before FP32 operands are rounded, each row of op(A) and each column of op(B) is multiplied by a power of two
-// that brings its largest entry into [2^13, 2^14); the last step divides by it.  `top` holds the bits of the
-// largest |entry|: as integers they compare like |x|, and Inf and NaN are above all numbers.
+// (at most 2^LARGEST_EXPONENT) that brings its largest entry into [2^13, 2^14); the last step divides by it.  `top`
+// holds the bits of the largest |entry|: as integers they compare like |x|, and Inf and NaN are above all numbers.
 //
 // Rows of subnormal FP32 numbers are scaled in the same way.  Without scaling, a row below 2^-14 would lose bits:
 // tensor cores do not normalize subnormal FP16 operands, and truncate their products as if the operands had the
@@ -161,7 +161,7 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
-    // A broken result: Inf or NaN.  It is 0 if the launch sums a slice of k, and the Inf or NaN is in another slice.
+    // A broken result: Inf or NaN.  It is 0 if the launch sums a part of k, and the Inf or NaN is in another part.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;
         #pragma unroll 1

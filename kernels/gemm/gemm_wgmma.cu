@@ -131,7 +131,7 @@ struct Schedule {
         return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;
     }
 
-    // Called when a cluster finds no more tile; the last cluster of all that share the words clears them.
+    // Called when a cluster takes no more tiles; the last cluster of all that share the words clears them.
     __device__ __forceinline__ void leave() const {
         if (work == nullptr || rank != 0 || atomicAdd(work + 1, 1u) != sharing - 1) return;
         atomicExch(work, 0u);
@@ -154,7 +154,7 @@ __device__ __forceinline__ int coordinate(int axis, int across, int k) {
 
 // Block 0 of the cluster sends the other block the number of the tile that begins in a stage.  Both blocks have emptied
 // the stage, so the number that was sent for its last use has been read.  Bit s of `taken` is the parity of how many
-// numbers have been sent for stage s.
+// numbers the other block has received for stage s.
 __device__ __forceinline__ int agree(
     const Shared& shared, unsigned rank, int stage, int tile, unsigned& taken
 ) {

@@ -28,9 +28,10 @@
 // 1: 128 x 128; 2: 128 x 256 and one block a multiprocessor, for large products, from sm_80 on where shared memory is
 // large; 1 if T_IN is float).
 //
-// If T_IN is float, operands are split while they are loaded.  For 16-bit formats each block splits an entry once: the
-// entry is in a register while earlier tiles are multiplied, and is then stored in shared memory as hi and lo.  For
-// TF32 shared memory holds FP32, and each fragment is split when it is loaded into registers.
+// If T_IN is float, operands are rounded, and split if REFINE > 0, while they are loaded.  For 16-bit formats each
+// block splits an entry once: the entry is in a register while earlier tiles are multiplied, and is then stored in
+// shared memory as hi and lo.  For TF32 shared memory holds FP32, and each fragment is split when it is loaded into
+// registers.
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 32 k (8 for TF32),
 // the smallest products of a slice first, and these sums are added to nearest in FP32 registers, so that the truncation

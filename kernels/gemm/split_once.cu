@@ -9,7 +9,7 @@
 //
 // A thread keeps its entries in registers until the largest entry is known.  If rows are scaled, `share` warps of a
 // block hold a row; it has at most 128 share RUNS columns.  If columns are scaled, a cluster holds 4 share columns,
-// with `share` threads for each row; they have at most CLUSTER RUNS THREADS / share rows.
+// with `share` threads for each row; columns have at most CLUSTER RUNS THREADS / share rows.
 //
 // Grid: for each matrix a multiple of CLUSTER; ceil(rows / (WARPS / share)), rounded up, if by_row, else
 // CLUSTER ceil(cols / (4 share)).  Block THREADS.

@@ -1,7 +1,8 @@
 // The passes around products of complex matrices by three real products.
 //
-//   x         T_LOW planes u, v and u + v of a complex matrix (rows, columns), row-major: leading dimension ld, `plane`
-//             entries apart.  For BF16 there are six planes; a number is the sum of its parts in planes i and i + 3.
+//   x         T_LOW planes u, v and u + v of a complex matrix u + i v (rows, columns), row-major: leading dimension ld,
+//             `plane` entries apart.  For BF16 there are six planes; a number is the sum of its parts in planes i and
+//             i + 3.
 //   z         complex double; rows are z_row entries apart, columns z_col, or 1 where z_col is no argument.
 //   products  T_A[3][rows][columns] contiguous: the products of u, of v, and of u + v of two factors.
 //   scale     null, or a power of two for each row.

@@ -1,9 +1,9 @@
-// The products of a warp of gemm_wmma.cu with FP32 operands that are split for TF32 in registers.
+// The products of a warp of gemm_wmma.cu with FP32 operands that are rounded to TF32 in registers.
 #pragma once
 
 #include "gemm/wmma_tile.cuh"
 
-// FP32 operands for TF32: scaled, rounded and split on the way from shared memory to the registers.
+// FP32 operands for TF32: scaled, rounded, and split if REFINE > 0, on the way from shared memory to the registers.
 template <typename T>
 struct Rounded {
     Acc sum[TILES_M][TILES_N][4];

@@ -35,9 +35,9 @@ struct Dominant {
     float reciprocal[STRIP];
 };
 
-// Whether |a_00| is larger than the entries below it in its column.  Each thread compares one entry, so only the first
-// THREADS + HELPERS rows are tested.  Most strips fail this test, which needs only one access to memory.  Every block
-// gets the same result.
+// Whether |a_00| is larger than the magnitudes of the entries below it.  Each thread compares one entry, so only the
+// first THREADS + HELPERS rows are tested.  Most strips fail this test, for which a thread reads only two entries.
+// Every block gets the same result.
 __device__ __forceinline__ bool may_dominate(const float* a, Index lda, Index m) {
     const Index row = threadIdx.x;
     const bool open = row == 0 || row >= m || fabsf(a[row * lda]) < fabsf(a[0]);

@@ -1,6 +1,6 @@
 // The blocks of a cooperative grid exchange their best rows: each block writes its row and then a stamp to global
 // memory, and every block reads all stamps.  This is for devices without clusters, and for strips with more rows than a
-// cluster holds.  Each column needs one write to, and one read from, the second-level cache.
+// cluster holds.
 #pragma once
 
 #include "lu/strip_rows.cuh"

@@ -13,8 +13,8 @@
 // Defines MOST (256 or 512).
 //
 // The trailing update of a wide panel waits for this solve, so a single launch solves for all k unknowns (swap_solve.cu
-// solves for at most 128).  Each thread block has its own columns, waits for no other block, and reads all of L, a few
-// columns ahead.
+// solves for at most 128).  Each thread block has its own columns, waits for no other block, and copies L for itself, a
+// few columns ahead.
 //
 // WARPS warps, the keepers, hold the rows in registers, in blocks of BLOCK rows.  There are only a few keepers, because
 // each of them reads every solved row from shared memory.  One more warp, the solver, receives a block of rows when

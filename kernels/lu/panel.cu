@@ -9,8 +9,8 @@
 //          row that becomes row i; some pairs occur twice.  src[2 w] is zero if there was no search, so no row moves.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
-//   started  null, or unsigned[17], zero before the launch: tells tcs_gate (wait_for_panel.cu) that all blocks are
-//          resident, and on which multiprocessors.
+//   started  null, or unsigned[17], words 0 to 8 zero before the launch: tells tcs_gate (wait_for_panel.cu) that all
+//          blocks are resident, and on which multiprocessors.
 //   board  BLOCKS 0: struct Board of exchange_grid.cuh, all zero before the launch; else not used.
 //
 // Grid BLOCKS (a cluster) or, if BLOCKS is 0, a cooperative grid of at most 256 blocks; block THREADS + HELPERS;
@@ -119,7 +119,7 @@ tcs_panel(
     extern __shared__ __align__(16) unsigned char dynamic[];
     Leaf& leaf = *reinterpret_cast<Leaf*>(dynamic);
     __shared__ __align__(16) Exchange exchange;
-    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // others have no register for the address
+    constexpr bool AT_HAND = BLOCKS && (RESIDENT || !HELPERS);  // other shapes have no register for the address
     Exchange& x = AT_HAND ? at_hand(exchange) : exchange;
     __shared__ BlockRow row;
     __shared__ int home[STRIP];

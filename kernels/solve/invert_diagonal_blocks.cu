@@ -149,7 +149,7 @@ __device__ __forceinline__ void join(Triangle& x) {
     replace(both, T_IN(-1));
 }
 
-// Writes the inverse x, and returns the bits of the largest row sum of |x| |D|.
+// Writes the inverse x, and returns the bits of the largest row sum of |x| |D| over the rows of this warp.
 __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, const Source& d) {
     const int lane = threadIdx.x % WARP;
     unsigned long long worst = 0;

@@ -227,9 +227,8 @@ def _repeated(check, a, b, c, out, options):
         return None, None
     require_usable(a)
     c = c if beta != 0 else None
-    # 1.0 and True are equal keys, but 1.0 is no switch, so the key has the types of the switches.
-    switches = type(options.transa), type(options.transb)
-    key = _key((check, options, switches), a, b, c, out)
+    # 1.0 and True are equal keys, but not both are switches or tolerances, so the key has the types.
+    key = _key((check, options, tuple(map(type, options))), a, b, c, out)
     try:
         again = _AGAIN.get(key)
     except TypeError:  # an option is not hashable; the checks of the arguments will report it

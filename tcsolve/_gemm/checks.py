@@ -2,7 +2,6 @@
 
 import math
 import numbers
-import sys
 
 import numpy as np
 
@@ -31,16 +30,17 @@ def check_scalars(alpha, beta, accumulator):
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not isinstance(value, numbers.Real):
             raise InputError(f"{name} is {value!r}; a real number is needed")
-        if accumulator != "int32" and isinstance(value, int) and abs(value) > sys.float_info.max:
-            raise InputError(f"{name} is an integer beyond the range of FP64; give a smaller one")
         if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):
             raise InputError(
                 f"{name} is {value!r}; products of int8 are integers, so {name} must be an integer: "
                 "convert the operands to float16 for any other number"
             )
     if accumulator == "int32":
-        alpha, beta = ((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))
-    return alpha, beta
+        return tuple((int(x) + 2**31) % 2**32 - 2**31 for x in (alpha, beta))
+    try:
+        return float(alpha), float(beta)
+    except OverflowError as error:
+        raise InputError("alpha or beta is beyond the range of FP64; give a smaller one") from error
 
 
 def check_addend(c, beta, shape, accumulator):

@@ -140,7 +140,7 @@ class _Matrix(NamedTuple):
         return cls(*_sliced(xp, a, 1, bits, room[:, : len(a)]), a)
 
     def times(self, ops, x):
-        """Return terms (m, k) whose sum is the product with the vectors."""
+        """Return terms (m, k) whose sum is nearly the product with the vectors."""
         k = x.rest.shape[1]
         terms = []
         for piece in self.slices:

@@ -292,7 +292,10 @@ def _take(ops, x, index):
 
 
 def _krylov(task, state):
-    """Run the Krylov method on the columns left, unless it costs more than a better preconditioner."""
+    """Run the Krylov method on the columns left.
+
+    If the method is 'auto', it is not run if it costs more than a better preconditioner.
+    """
     for precondition in task.preconditioners:
         left = ~state.converged & ~np.isnan(state.error) & (state.steps < task.max_steps)
         left = np.flatnonzero(left)

@@ -159,7 +159,7 @@ def _is_usual(transposed, precision):
 
 
 def _plain_answer(a, b, assume_a, options):
-    """Return x if the systems are small and plain.  Return None if the general code must solve them."""
+    """Return x if `plain_system`, `plain_answer` or `plain_answer_there` finds it, else None."""
     lower, _, check_finite, _, device, *_ = options
     if type(device) is not str or not (assume_a is None or type(assume_a) is str):
         return None

@@ -70,7 +70,9 @@ def outcomes(arch):
     found = _compiled(arch, [name for name in KERNELS if compiler.supported(name, arch)])
     for name, spec in KERNELS.items():
         if name not in found:
-            texts[name] = f"needs compute capability {spec.min_arch / 10}, and this is {arch}"
+            only = spec.min_arch if spec.min_arch == spec.max_arch else None
+            least = f"{spec.min_arch / 10}" + (" exactly" if only else " or more")
+            texts[name] = f"needs compute capability {least}, and this is {arch}"
             continue
         errors = [x for x in found[name] if isinstance(x, DeviceError)]
         texts[name] = f"{len(found[name])} variants compile for {arch}"

@@ -8,7 +8,9 @@ from tcsolve._backends.select import cuda_available
 from tcsolve._errors import InputError
 from tcsolve._family.installed import install
 
-__all__ = ["check_script", "run_script"]
+__all__ = ["check_script", "run_script", "runs_program"]
+
+_state = {"runs": False}
 
 
 def check_script(args):
@@ -17,12 +19,18 @@ def check_script(args):
         raise InputError(f"{args.script} is not a file")
 
 
+def runs_program():
+    """Tell whether the program of the user has begun; its interrupts are then its own."""
+    return _state["runs"]
+
+
 def run_script(args):
     """Run a script, or a module, as Python does; return 0, unless the program exits by itself."""
     if cuda_available():
         import cupy  # noqa: F401  so that its functions are rebound before the program imports them
     install()
     sys.argv = [args.script, *args.arguments]
+    _state["runs"] = True
     if args.is_module:
         sys.path[0] = os.getcwd()
         runpy.run_module(args.script, run_name="__main__", alter_sys=True)

@@ -583,10 +583,11 @@ STARTS = {
 needs_signals = pytest.mark.skipif(os.name != "posix", reason="signals are of POSIX")
 
 
-def interrupted_after(module, command):
-    """Start the command and interrupt it when it has imported the module; return the process."""
+def interrupted_after(module, command, cwd=None):
+    """Start the command and interrupt it when it writes the name of the module; return the process."""
     process = subprocess.Popen(
         command,
+        cwd=cwd,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -599,7 +600,7 @@ def interrupted_after(module, command):
         if line.split(b"|")[-1].strip() == module.encode():
             break
     deadline.cancel()
-    assert line, f"{module} is not imported"
+    assert line, f"the command ends without {module}"
     process.send_signal(signal.SIGINT)
     return process
 
@@ -632,6 +633,18 @@ def test_an_interrupt_that_the_shell_ignores_is_ignored_at_the_start():
     out, err = process.communicate(text_of(system()[0]), timeout=60)
     assert (process.returncode, own_errors(err)) == (0, [])
     assert Status.CONVERGED.value in out.decode()
+
+
+@needs_signals
+def test_an_interrupt_of_a_program_is_that_of_python(tmp_path):
+    text = "import sys, time\nprint('hello')\nprint('ready', file=sys.stderr, flush=True)\ntime.sleep(60)\n"
+    (tmp_path / "program.py").write_text(text)
+    found = []
+    for command in (["program.py"], [*STARTS["module"], "run", "program.py"]):
+        process = interrupted_after("ready", [sys.executable, *command], cwd=tmp_path)
+        out, err = process.communicate(timeout=60)
+        found.append((out, process.returncode, own_errors(err)[-1]))
+    assert found[0] == found[1] and found[0][0] == b"hello\n"
 
 
 def test_an_interrupt_is_told_in_one_line(monkeypatch, capsys):

@@ -95,7 +95,7 @@ def goes_to_device(times, lost=0.0, start_seconds=0.0):
 
 
 def _corrected(system, samples, rates, measured_with):
-    """Return the predicted seconds times measured / predicted seconds, interpolated between the samples.
+    """Return the predicted seconds, multiplied by the factor that is interpolated between the samples.
 
     `measured_with` are the rates of the machine where the samples were measured.
     """

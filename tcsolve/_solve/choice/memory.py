@@ -62,7 +62,7 @@ class MemoryPlan:
         Bytes in addition to those of a rung: copies of the arguments, a scaled copy of A, factors that were
         converted to FP64.
     planned : int
-        The largest number that was predicted before a rung was factored.
+        The largest number that was predicted before a rung was factored, plus what `add` recorded later.
     of_solve : int
         The largest prediction for the present solve, from the right-hand sides and bases that it had.
     """

@@ -96,7 +96,7 @@ def _faster_ops(ops, a, nrhs, precision):
 
 
 def forget_losses():
-    """Set the seconds that a GPU would have saved to zero."""
+    """Set to zero the seconds that a GPU would have saved."""
     global _lost
     _lost = 0.0
 

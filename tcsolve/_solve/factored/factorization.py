@@ -235,7 +235,7 @@ class Factorization:
         1. Higham's estimator runs with the factors.  It gives an upper bound of rcond that is nearly always
            within a factor of 3.
         2. Factors of roundoff u do not show an rcond below about u.  So an estimate near u is tested by
-           products with A.
+           products with A, unless the factors are in FP64.
         3. If the test does not confirm the estimate, the norm of the inverse is sampled by refined solves.
            Their right-hand sides are two random vectors, and the unit vector of the largest column of the
            inverse that the estimator found.  The sample is right within a factor of about sqrt(n).

@@ -16,7 +16,7 @@ __all__ = ["SeparateFactors"]
 
 
 class SeparateFactors(NamedTuple):
-    """A `Factorization` for each matrix of a stack; the matrices are solved one after the other."""
+    """A `Factorization` for each matrix of a stack; the systems are solved one after the other."""
 
     each: tuple
     nbytes: int

@@ -51,7 +51,7 @@ FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 NEAR = 2.0**-40
 # Nearly every system needs AHEAD corrections with FP32 factors, and one more if rcond is below SLOW.
 AHEAD, SLOW = 2, 2.0**-12
-# Below this rcond, most systems need more corrections.  For at least as many columns as unknowns, the
+# Below this rcond, most systems need still more corrections.  For at least as many columns as unknowns, the
 # additional corrections take longer than factors in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
@@ -196,7 +196,8 @@ def _solved(problem, factors, is_singular):
 def _measured(problem, found, a, b, rcond):
     """Return (x, errors, steps, history, whether x overflows) of the answer in its dtype.
 
-    Return None if an error misses the bound.  Errors that the refinement has not measured are measured here.
+    Return None if an error misses the bound and x does not overflow.  Errors that the refinement has not
+    measured are measured here.
     """
     (x, error, steps, history), dtype, paired = found, problem.dtype, problem.paired
     if paired:

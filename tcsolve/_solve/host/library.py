@@ -1,7 +1,7 @@
 """Factors and norms of stacks on the host: the functions of a device's `vendor` that the LU of a stack needs.
 
-LAPACK has no routine for a stack, so it factors one matrix after the other.  Small matrices are then solved
-together: each step of the substitution treats one unknown of all systems.
+LAPACK has no routine for a stack, so it factors one matrix after the other.  Systems of few unknowns are
+then solved together: each step of the substitution treats one unknown of all systems.
 """
 
 import numpy as np

@@ -24,7 +24,7 @@ __all__ = ["plain_answer", "solve_stack"]
 LARGEST_STRUCTURED, LARGEST = 64, 128
 # Up to this n, the inverses of a stack are faster than an estimate of rcond for each matrix.
 LARGEST_INVERTED = 32
-# Number of entries of A and b that are solved at a time.
+# Number of entries of A and b of the systems that are solved at a time.
 CHUNK_ENTRIES = 1 << 20
 # About the number of entries that are measured at a time, so that copies of A stay in the cache.
 WORK_ENTRIES = 1 << 16
@@ -274,7 +274,7 @@ def _norms(a, b, x, found, work, ones):
 
 
 class _Constants(NamedTuple):
-    """What does not depend on the numbers of the systems."""
+    """What depends only on n, k and the dtype of the systems."""
 
     ones: np.ndarray  # (n,)
     g: np.ndarray  # (n, probes), the random vectors

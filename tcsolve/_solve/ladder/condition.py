@@ -14,7 +14,7 @@ from tcsolve._solve.ladder.refine_rung import invert, refine_with
 __all__ = ["ConditionEstimate"]
 
 # Factors of roundoff u show condition numbers up to about 1 / u.  An estimate of rcond above u / TRUST is
-# trusted.
+# nearly always right.
 TRUST = 0.1
 # Below that, and if the roundoff of the factors is below FINE, an estimate is trusted if `Condition.doubt` is
 # small.  DOUBTED has pairs (largest n, largest doubt); rounding errors, and so the doubt, grow with n.
@@ -63,9 +63,9 @@ class ConditionEstimate:
     def begin(self, count):
         """If an estimate is needed, start its solves, which run during the refinement.
 
-        With one right-hand side (`count`), `hold` runs during the refinement, too.  With more, it does not:
-        `hold` and the refinement would multiply with one cuBLAS handle in two streams.  Then cuBLAS might not
-        give the same bits each time.
+        With one right-hand side (`count`), `hold` may run during the refinement, too.  With more, it does
+        not: `hold` and the refinement would multiply with one cuBLAS handle in two streams.  Then cuBLAS
+        might not give the same bits each time.
         """
         ladder, system = self.ladder, self.ladder.system
         if self.least or self._is_known or ladder.is_busy:

@@ -49,7 +49,7 @@ class Ladder:
     made : int
         Number of factorizations so far.
     fell_back : bool
-        Whether a solve has stalled on an earlier rung.
+        Whether a solve has needed another rung for its x.
     """
 
     def __init__(self, system, plan, memory, phases, rates):
@@ -136,7 +136,7 @@ class Ladder:
         require_hermitian(system.a)
         if system.frame is not None:
             raise InputError(
-                "method='cg': a has entries near the ends of the range of FP64; use method='fgmres'"
+                "method='cg': entries of a are too large, too small or too unequal; use method='fgmres'"
             )
         scaling = scale_alike(system.ops, system.matrix, self.plan.scale)
         self.system = replace(system, scaling=scaling)

@@ -73,7 +73,7 @@ def _correction(ladder, n, k):
 
 
 def worth(ladder, n, k, count=steps_worth):
-    """Return the number of corrections of all k columns that cost as much as the next rung.
+    """Return how many corrections of all k columns are worth their time, compared with the next rung.
 
     `count` is the function of the cost model that counts them.  Where the caller limits the steps, the number
     is infinite.

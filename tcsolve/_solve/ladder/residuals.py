@@ -30,7 +30,8 @@ ACCURATE = 2 * U
 LOST = 2.0**-106
 # A correction must be at most this part of the one before, or refinement has stalled.
 CONTRACTION = 0.5
-# The largest relative error of a solve whose exact solution is known, and has the size of x in each entry.
+# The largest relative error that is allowed for a solve with a known solution, whose entries have about the
+# size of those of x.
 MISSED = 0.1
 
 
@@ -161,7 +162,7 @@ def missed_direction(ladder, x, bound):
 
 
 def _missed(ops, system, solve, v, bound):
-    """Return the relative error of a solve for A v; 1 if it is not known, and 0 for v = 0."""
+    """Return the relative error of a solve for A v, at most 1; 1 if it is not known, and 0 for v = 0."""
     xp = ops.xp
     v = ldexp(xp, v, -exponent_of(xp, v, 0))
     r, exponent = _residual(ops, system.matrix, Pair.of(xp, v), xp.zeros_like(v))  # -A v

@@ -35,8 +35,8 @@ def refine_shortly(ladder, b, bound):
     Returns
     -------
     (x, errors, steps, history) or None
-        `history` has (steps, errors) of all columns after each step.  None if the system is not ordinary, has
-        many columns, or if a column does not meet the bound by classical refinement.
+        `history` has (steps, errors) of all columns, for the first x and after each step.  None if the system
+        is not ordinary, has many columns, or if a column does not meet the bound by classical refinement.
     """
     system, plan = ladder.system, ladder.plan
     if not (_is_ordinary(system, b) and plan.method in ("auto", "ir")):

@@ -240,7 +240,10 @@ class Solve:
     # ---- climbing
 
     def _good_columns(self, rhs, size, good, bound, mark):
-        """Solve for the finite columns of rhs; the others are NaN, or all if A is singular or not finite."""
+        """Solve for the finite columns of rhs, and return NaN for the others.
+
+        If A is singular or not finite, all of x is NaN.
+        """
         ladder, k = self.ladder, len(good)
         xp = ladder.system.ops.xp
         x, steps = xp.full(rhs.shape, xp.nan, dtype=rhs.dtype), np.zeros(k, int)

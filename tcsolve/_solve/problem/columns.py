@@ -54,8 +54,8 @@ def largest_parts(ops, v):
 def join_parts(xp, found):
     """Return the result `found` for complex columns.
 
-    The columns of `found` are all real parts, then all imaginary parts.  Steps and estimated
-    errors become the larger ones of both parts, and `error` becomes None.
+    The columns of `found` are all real parts, then all imaginary parts.  Steps, errors of the
+    history and `forward` become the larger ones of both parts, and `error` becomes None.
     """
     k = found.x.shape[1] // 2
     # Not real + 1j * imaginary: 1j * inf has NaN in its real part.

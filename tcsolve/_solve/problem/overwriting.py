@@ -10,7 +10,7 @@ __all__ = ["in_lent_memory", "is_lent", "solution_in"]
 
 
 def is_lent(overwrite, x, other):
-    """Tell whether x may be overwritten: SciPy overwrites column-major arrays of one matrix only.
+    """Tell whether x may be overwritten: as in SciPy, only a column-major array that is not a stack.
 
     Unlike in SciPy, a read-only x is never overwritten, nor an x that shares memory with the other argument.
     """

@@ -34,7 +34,8 @@ __all__ = [
 
 # Number of rows of the result of `vendor.measure`, besides two for each right-hand side.
 MEASURED = 4
-# Largest n of a single matrix for `vendor.measure` without `known`: one launch on one multiprocessor.
+# Largest n of a single matrix for which `vendor.measure` is called without `known`.  This takes one launch on
+# one multiprocessor.
 MEASURED_AT_ONCE = 192
 # Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64

@@ -15,8 +15,8 @@ from tcsolve._solve.vendor.system import System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
-# Larger systems take so long that the calls of the host do not matter.  One launch solves at most 1024
-# unknowns.
+# Larger systems take so long that the calls of the host do not matter.  One launch solves systems of at most
+# 1024 unknowns.
 LARGEST = 2048
 # If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
 RARE = 4
@@ -26,8 +26,8 @@ def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
     """Return x for CuPy arrays of the systems of this module; None for others, or if too many are not plain.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
-    The other systems are solved by the general code, which reports their statuses.  x has the bits that the
-    general code would give.
+    The other systems of a stack are solved by the general code, which reports their statuses.  x has the bits
+    that the general code would give.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""From measured numbers to answers: x is corrected, or NaN if a system has no answer; rcond is estimated."""
+"""From measured numbers to answers: x is corrected, or set to NaN if A has no factors; rcond is estimated."""
 
 import numpy as np
 

@@ -10,7 +10,8 @@ A single matrix is treated as a stack of one.
    A kernel that factors and solves in one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
 5. If it still misses the bound, or the norms of A are extreme, A is factored again, and x is refined.  Only
-   an A with extreme norms is scaled first, by powers of two.
+   an A with extreme norms is scaled first, by powers of two.  A single general system is solved by the ladder
+   instead.
 """
 
 import time
