@@ -39,8 +39,8 @@ def operands(n):
         for start in range(0, n, AT_ONCE):
             yield rng.uniform(-1, 1, (min(AT_ONCE, n - start), n)).astype(np.float32)
 
-    a = np.concatenate([part[:ROWS] for part in parts()])[:ROWS]
     # Copies: a view would keep the whole part.
+    a = np.concatenate([part[:ROWS].copy() for part in parts()])[:ROWS]
     return a, np.concatenate([part[:, :COLUMNS].copy() for part in parts()])
 
 

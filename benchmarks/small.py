@@ -49,7 +49,8 @@ def cells(row):
     others = {k: v["median"] for k, v in row["seconds"].items() if k != "tcsolve"}
     mine, peer = row["seconds"].get("tcsolve"), min(others, key=others.get, default=None)
     if mine is None or peer is None:
-        return [row["kind"], row["n"], row["columns"], *row["errors"].items()]
+        told = "; ".join(f"{name}: {error}" for name, error in row["errors"].items())
+        return [row["kind"], row["n"], row["columns"], told, *[""] * (len(HEAD) - 4)]
     aim = 1 if row["kind"] != "general" else AIMS[row["n"]]
     return [
         row["kind"],

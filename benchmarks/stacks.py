@@ -146,6 +146,8 @@ def measure(case, repeats, speed):
             row["errors"][name] = f"backward error {error:.1e}"
             continue
         row["seconds"][name] = summary(wall_seconds(call, repeats))
+    if "tcsolve" in row["errors"]:
+        return row | {"event_seconds": math.nan, "fraction": math.nan}
     bytes_each = a[0].nbytes + 2 * b[0].nbytes
     more = max(1, min(MORE, MOST_BYTES // (case.count * bytes_each)))
     del calls

@@ -8,7 +8,7 @@ import scipy.linalg
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import require_finite, result_dtype
-from tcsolve._errors import LinAlgError, NotPositiveDefiniteError
+from tcsolve._errors import InputError, LinAlgError, NotPositiveDefiniteError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
@@ -91,7 +91,8 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     if is_cupy(a):
         return _factor_on_device(a, lower, check_finite)
     given = np.asarray(a)
-    matrix = _described(given, lower) if given.ndim >= 2 else None
+    is_square = given.ndim >= 2 and given.shape[-2] == given.shape[-1]
+    matrix = _described(given, lower) if is_square else None
     overwrite_a = overwrite_a and given.ndim == 2
     pair = _cho_factor(a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
     if matrix is None:
@@ -113,7 +114,9 @@ def _factor_on_device(a, lower, check_finite):
     from cupyx import errstate
 
     ops = ops_for(a)
-    if a.ndim == 2 and a.size and a.shape[0] == a.shape[1]:
+    if a.ndim < 2 or a.shape[-2] != a.shape[-1]:
+        raise InputError(f"cho_factor: a has shape {a.shape}; square matrices are needed")
+    if a.ndim == 2 and a.size:
         a = ops.converted(a, result_dtype(a, a))
         matrix, _ = read_matrix(ops, a, "positive definite", lower, check_finite)
     else:

@@ -37,7 +37,8 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
     block : int, optional
         Number of columns of a panel (see `schedule`).
     look_ahead : bool
-        Whether a panel may be factored at the same time as an update.  The factors have the same bits.
+        Whether a panel may be factored at the same time as an update.  The factors have the same bits
+        with and without it.
     dominant : bool
         Whether A is expected to be diagonally dominant by rows, with its pivots on the diagonal.  This
         changes the speed and the rounding.  If A is not dominant, the factors may be `misled`.

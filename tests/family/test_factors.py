@@ -289,6 +289,12 @@ def test_stacks_of_definite_matrices_broadcast(xp):
     assert np.allclose(host(x), np.linalg.solve(a, b), atol=1e-12)
 
 
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (3, 1), (2, 3)])
+def test_only_square_matrices_have_cholesky_factors(xp, shape):
+    with pytest.raises(ValueError, match="square|2-D|two-dim|dimension"):
+        cho_factor(xp.ones(shape))
+
+
 def test_a_matrix_that_is_not_definite_is_refused(xp):
     a = definite(20)
     a[4, 4] = -1
