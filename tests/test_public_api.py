@@ -244,7 +244,7 @@ def test_sources_that_are_not_installed_say_so(tmp_path):
     shutil.copytree(
         Path(tcsolve.__file__).parent,
         tmp_path / "tcsolve",
-        ignore=shutil.ignore_patterns("__pycache__"),
+        ignore=shutil.ignore_patterns("__pycache__", "kernels", "matrices"),
     )
     # -S: the finder of an installation in place is not loaded.
     for code in ("import tcsolve", "from tcsolve import solve", "import tcsolve.__main__"):

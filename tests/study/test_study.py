@@ -100,7 +100,7 @@ def test_a_row_has_the_number_of_threads_of_blas(monkeypatch):
         for name in threads.THREAD_VARIABLES:
             monkeypatch.setenv(name, count)
         code = "from tcsolve._study.threads import blas_threads; print(blas_threads())"
-        told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        told = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
         assert int(told.stdout) == min(int(count), threads.cores())
     (row,) = quiet("gen:gauss:n=10", "fp32").rows
     assert row["blas_threads"] == threads.blas_threads() >= 1
