@@ -1,11 +1,13 @@
 """On the host, most systems are refined with few calls, and the rest with more; every answer is verified."""
 
+import warnings
+
 import numpy as np
 import pytest
 from bounds import MET, ratio
 from systems import matrix_of, problem
 
-from tcsolve import InputError, Plan, Status, factor, solve_ex
+from tcsolve import InputError, Plan, Status, factor, solve, solve_ex
 from tcsolve._backends.cpu.lu import NumpyLU
 
 PRECISIONS = ("fp32", "fp64", Plan("fp32", fallback=False))
@@ -134,3 +136,30 @@ def test_an_error_just_below_the_bound_is_made_smaller(precision, dtype):
 def normal(rng, dtype, *shape):
     x = rng.standard_normal(shape)
     return x + 1j * rng.standard_normal(shape) if dtype is complex else x
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16", "fp64"])
+@pytest.mark.parametrize("n, k", [(4, 3), (4, 20), (20, 100), (60, 300), (300, 5)])
+def test_a_zero_column_has_the_answer_zero_and_no_error(n, k, precision):
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((n, n))
+    b = a @ rng.standard_normal((n, k))
+    b[:, 1] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = solve_ex(a, b, precision=precision, assume_a="gen")
+        assert (solve(a, b, precision=precision, assume_a="gen") == found.x).all()
+    assert found.status is Status.CONVERGED and (found.backward_error <= found.bound).all()
+    assert not found.x[:, 1].any() and found.backward_error[1] == 0
+    assert all(point.error[1] == 0 for point in found.history)
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp64"])
+def test_a_column_whose_answer_underflows_is_no_zero_column(precision):
+    n, k = 4, 20
+    a = 1e10 * (np.eye(n) + 0.1 * np.random.default_rng(1).standard_normal((n, n)))
+    b = a @ np.ones((n, k))
+    b[:, 1] = 5e-324
+    found = solve_ex(a, b, precision=precision, assume_a="gen")
+    assert not found.x[:, 1].any() and not found.status.ok
+    assert not found.backward_error[1] <= found.bound

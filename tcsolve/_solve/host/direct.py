@@ -290,7 +290,7 @@ def _refined(a, b, factors, norm, dtype):
     """
     bound, steps, overflows = stopping.target(dtype, len(b)), np.zeros(b.shape[1], int), False
     if type(a) is not Band and dtype.char in "dD":  # nearly always this is enough
-        loop = HostLoop(a, norm, lambda r, _: factors.solve(r), bound)
+        loop = HostLoop(a, norm, lambda r, _: factors.solve(r), bound, sized=False)
         if found := loop.refined(b, MOST_STEPS):
             x, error, steps, _ = found
             return x.reshape(b.shape), error, steps, ()
@@ -336,8 +336,9 @@ def _refined_by_plan(problem, factors, plan, rcond, *, watched):
     most = plan.max_steps or MOST_LOW_STEPS
     if plan.method in ("auto", "ir"):
         near, ahead = (NEAR, AHEAD + (rcond < SLOW)) if dtype.char in "dD" else (0.0, 0)
-        how = {"ahead": ahead, "watched": watched}
-        loop = HostLoop(a, norm, factors.solve_sized, wanted, near, **how)
+        solve, sized = factors.solver(b)
+        how = {"sized": sized, "ahead": ahead, "watched": watched}
+        loop = HostLoop(a, norm, solve, wanted, near, **how)
         if found := loop.refined(b, most, plan.contraction):
             x, error, steps, history = found
             error = None if dtype.char in "fF" else error

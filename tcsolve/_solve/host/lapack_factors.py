@@ -52,7 +52,6 @@ class Rounded:
 
     def __init__(self, factors, dtype):
         self._factors, self._dtype, self.bad_pivot = factors, dtype, factors.bad_pivot
-        self._times_inverse = None  # the result of `General.inverted`, once it was needed
 
     @classmethod
     def of(cls, a, order="K", factor=General.of):
@@ -64,16 +63,19 @@ class Rounded:
         """Return A**-1 b, (n, k), to the precision of FP32."""
         return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
 
-    def solve_sized(self, b, size):
-        """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero.
+    def solver(self, b):
+        """Return (the function (r, max |r|) -> A**-1 r for r like b, whether it needs max |r|).
 
-        For at least n columns, this is a product with A**-1 from the factors, which takes a fraction of the
-        time of two triangular solves.
+        For at least n columns, the function multiplies by A**-1, which is computed from the factors.  This
+        takes a fraction of the time of two triangular solves.
         """
-        if b.size >= len(b) ** 2 and type(self._factors) is General:
-            if self._times_inverse is None:
-                self._times_inverse = self._factors.inverted(b.dtype)
-            return self._times_inverse(b)
+        if b.size < len(b) ** 2 or type(self._factors) is not General:
+            return self._solve_sized, True
+        times_inverse = self._factors.inverted(b.dtype)
+        return (lambda r, size: times_inverse(r)), False
+
+    def _solve_sized(self, b, size):
+        """Return A**-1 b for b (n,) or (n, k), if max |b| of each column is known and not zero."""
         wide = size if type(size) is np.ndarray else np.float64(size)
         return self._factors.solve(divided(b, size, self._dtype)) * wide
 

@@ -73,7 +73,8 @@ def _solved(a, b, factor, dtype):
     factors = factor(a)
     if factors.bad_pivot or not _is_regular(a, factors, norm, dtype):
         return None
-    loop = HostLoop(a, norm, lambda r, _: factors.solve(r), stopping.target(dtype, len(a)))
+    bound = stopping.target(dtype, len(a))
+    loop = HostLoop(a, norm, lambda r, _: factors.solve(r), bound, sized=False)
     found = loop.answer(b, MOST_STEPS)
     if found is None:
         return None

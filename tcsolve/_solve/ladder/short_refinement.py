@@ -109,6 +109,8 @@ class HostLoop:
         For few unknowns, residuals are computed in FP64 until the errors are at most this number, and then
         with the accuracy of long double.  An x that meets the bound in FP64 is measured once more in this
         way.  For 0, all residuals are in FP64.
+    sized : bool
+        False if `solve` ignores max |r| of several columns.
     ahead : int
         For few unknowns and several columns: this number of corrections is made before the first error
         decides about another one.  A decision takes as long as a correction.
@@ -116,11 +118,12 @@ class HostLoop:
         Whether the history has the errors before these corrections.  x does not depend on this.
     """
 
-    def __init__(self, a, norm, solve, bound, near=np.inf, *, ahead=0, watched=True):
+    def __init__(self, a, norm, solve, bound, near=np.inf, *, sized=True, ahead=0, watched=True):
         self._a, self._norm, self._solve, self._bound = a, norm, solve, bound
         self._is_small = len(a) <= SMALL
         self._wanted = bound if self._is_small else stopping.SURE * bound
         self._near = near if self._is_small else 0.0
+        self._sized = sized
         self._ahead, self._watched = ahead if self._is_small else 0, watched
         self._times = None  # the function (x, b) -> b - A x, once it was needed
 
@@ -190,10 +193,10 @@ class HostLoop:
             before, is_near = error, error <= self._near
         return None, errors
 
-    def _corrected_ahead(self, x, b, size, zero, count):
+    def _corrected_ahead(self, x, b, size, count):
         """Return x after `count` corrections, and the history before them if it is watched, else [].
 
-        No error decides about these corrections.  `zero` tells which columns of b are zero.
+        No error decides about these corrections.
         """
         answers, residuals = [], []
         for _ in range(count):
@@ -204,25 +207,34 @@ class HostLoop:
         if not self._watched:
             return x, []
         top = np.maximum.reduce(np.abs(np.array([*answers, *residuals])), axis=1)
-        errors = top[count:] / self._norm / (top[:count] + zero)
+        size, rest = top[:count], top[count:]
+        errors = rest / self._norm / (size + ((size == 0) & (rest == 0)))
         steps = np.arange(count).repeat(b.shape[1]).reshape(count, -1)
         return x, list(zip(steps, errors, strict=True))
 
+    def _size_of(self, b):
+        """Return max |b| of each column, or 1 where b is zero; None if the solves do not need it."""
+        if not self._sized:
+            return None
+        size = _top(b)
+        return size + (size == 0)
+
     def _several(self, b, most, contraction):
         """Refine for several columns; those that have met the bound are not changed again."""
-        size, left = _top(b), None
-        # Where b is zero, x is zero, and has met the bound after the first solve.
-        zero = size == 0
-        size = size + zero
+        size, left = self._size_of(b), None
         x, before, is_near = self._solve(b, size), np.inf, np.inf <= self._near
         ahead, history = min(self._ahead, most), []
         if ahead:
-            (x, history), is_near = self._corrected_ahead(x, b, size, zero, ahead), True
+            (x, history), is_near = self._corrected_ahead(x, b, size, ahead), True
         steps = np.full(b.shape[1], ahead)
         for _ in range(most + 1 - ahead):
-            size = _top(x) + zero
+            size = _top(x)
             r, rest, error = self._measured(x, b, size, is_near)
             worst = np.maximum.reduce(error)
+            if worst != worst and (zero := (size == 0) & (rest == 0)).any():
+                # Where b is zero, x is zero, and has met the bound after the first solve.
+                size, error = size + zero, np.where(zero, 0.0, error)
+                worst = np.maximum.reduce(error)
             all_met = worst <= self._wanted
             if all_met and self._near and not is_near:
                 is_near = True
@@ -247,7 +259,7 @@ class HostLoop:
                 if not _are_moderate(size[~going]):
                     return None
                 x, b, r = (v[:, going] for v in (x, b, r))
-                rest, before, zero = rest[going], error[going], False
+                rest, before = rest[going], error[going]
                 left = going.nonzero()[0] if left is None else left[going]
             steps = steps.copy()
             steps[slice(None) if left is None else left] += 1
