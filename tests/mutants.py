@@ -397,8 +397,8 @@ MUTANTS = (
     Mutant(
         "gemm",
         "_gemm/checks.py",
-        'if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):',
-        'if accumulator == "int32" or (not math.isfinite(value) or value != int(value)):',
+        'if accumulator == "int32" and not _is_whole(value):',
+        'if accumulator == "int32" or not _is_whole(value):',
     ),
     Mutant(
         "gemm",

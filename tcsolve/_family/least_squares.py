@@ -28,6 +28,7 @@ WORTH = 2e7
 LEAST = 2.0**-22
 # If the largest entry is between 1 / TOP and TOP, norms in FP64 neither overflow nor underflow.
 TOP = 2.0**300
+GELSD = "gelsd"
 DRIVERS = ("gelsd", "gelsy", "gelss")
 
 
@@ -124,8 +125,8 @@ def lstsq(
         Raise a ValueError if a or b holds NaN or Inf.
     lapack_driver : {'gelsd', 'gelsy', 'gelss'}, optional
         'gelsy' computes no singular values.  Then a large problem of full rank is solved by QR factors in
-        FP32 and refinement, and x is verified; see `lstsq_ex`.  'gelsd', the default, and 'gelss' are
-        SciPy's own.
+        FP32 and refinement, and x is verified; see `lstsq_ex`.  'gelsd' and 'gelss' are SciPy's own.  The
+        default is 'gelsd', unless a program sets `default_lapack_driver` of this function, or of SciPy's.
 
     Returns
     -------
@@ -162,7 +163,7 @@ def lstsq(
     >>> x.round(12).tolist(), int(rank)
     ([1.0, 2.0], 2)
     """
-    driver = lapack_driver or scipy.linalg.lstsq.default_lapack_driver
+    driver = lapack_driver or _default_driver()
     if driver not in DRIVERS:
         raise InputError(f'LAPACK driver "{driver}" is not found; use one of {", ".join(DRIVERS)}')
     how = {"cond": cond, "driver": driver, "check_finite": check_finite}
@@ -172,8 +173,13 @@ def lstsq(
     return over_stacks(functools.partial(_solve_one, **how), (a, 2), (b, RHS), name="lstsq")
 
 
-# Read where a program has put this function in the place of SciPy's.
-lstsq.default_lapack_driver = "gelsd"
+lstsq.default_lapack_driver = GELSD
+
+
+def _default_driver():
+    """Return the driver that a program has set for this function, or for SciPy's."""
+    ours, theirs = (f.default_lapack_driver for f in (lstsq, scipy.linalg.lstsq))
+    return theirs if ours == GELSD else ours
 
 
 def _solve_one(a, b, **how):

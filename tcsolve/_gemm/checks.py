@@ -30,7 +30,7 @@ def check_scalars(alpha, beta, accumulator):
     for name, value in (("alpha", alpha), ("beta", beta)):
         if not isinstance(value, numbers.Real):
             raise InputError(f"{name} is {value!r}; a real number is needed")
-        if accumulator == "int32" and (not math.isfinite(value) or value != int(value)):
+        if accumulator == "int32" and not _is_whole(value):
             raise InputError(
                 f"{name} is {value!r}; products of int8 are integers, so {name} must be an integer: "
                 "convert the operands to float16 for any other number"
@@ -41,6 +41,12 @@ def check_scalars(alpha, beta, accumulator):
         return float(alpha), float(beta)
     except OverflowError as error:
         raise InputError("alpha or beta is beyond the range of FP64; give a smaller one") from error
+
+
+def _is_whole(value):
+    if isinstance(value, numbers.Rational):  # also those beyond the range of FP64
+        return value == int(value)
+    return math.isfinite(value) and value == int(value)
 
 
 def check_addend(c, beta, shape, accumulator):

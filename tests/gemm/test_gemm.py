@@ -1068,3 +1068,14 @@ def test_a_result_that_is_not_aligned_may_be_c(store):
         c = store(a.astype(dtype))
         assert gemm(a.astype(dtype), a.astype(dtype), c, beta=2, out=c) is c
         assert np.array_equal(c, a @ a + 2 * a)
+
+
+def test_alpha_of_integer_products_has_no_largest_number():
+    """It counts modulo 2**32, as the sums."""
+    a = np.arange(-6, 6, dtype=np.int8).reshape(3, 4)
+    expected = gemm(a, a.T, alpha=3)
+    for alpha in (2**2000 + 3, Fraction(2**2000 + 3), 3.0):
+        assert np.array_equal(gemm(a, a.T, alpha=alpha), expected)
+    for alpha in (0.5, Fraction(1, 3), float("inf"), float("nan")):
+        with pytest.raises(InputError, match="must be an integer"):
+            gemm(a, a.T, alpha=alpha)

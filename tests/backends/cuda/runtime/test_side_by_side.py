@@ -70,7 +70,9 @@ import sys, threading, time
 from tcsolve._backends.cuda.runtime.side_by_side import SideBySide
 begun = threading.Event()
 def slow(x):
-    begun.set(); time.sleep(0.2); print(x, flush=True); return x
+    begun.set(); time.sleep(0.2)
+    sys.stdout.write(f"{x}\\n"); sys.stdout.flush()  # in one piece
+    return x
 results = SideBySide(slow, threads=1)
 results.start(range(1000))
 begun.wait()
