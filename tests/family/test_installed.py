@@ -41,9 +41,11 @@ def test_the_family_is_rebound_in_the_block_and_as_before_after_it():
 def test_the_default_driver_of_scipy_is_obeyed(monkeypatch):
     a, b = np.ones((3, 2)), np.ones(3)
     assert len(tcsolve.lstsq(a, b)[3]) == 2
-    with monkeypatch.context() as ours:
-        ours.setattr(tcsolve.lstsq, "default_lapack_driver", "gelsy")
+    tcsolve.lstsq.default_lapack_driver = "gelsy"
+    try:
         assert tcsolve.lstsq(a, b)[3] is None
+    finally:
+        tcsolve.lstsq.default_lapack_driver = "gelsd"
     monkeypatch.setattr(scipy.linalg.lstsq, "default_lapack_driver", "gelsy")
     assert scipy.linalg.lstsq(a, b)[3] is None is tcsolve.lstsq(a, b)[3]
     with tcsolve.installed():
