@@ -444,7 +444,7 @@ def test_a_nan_is_refused_even_if_nothing_is_asked(xp):
         tcsolve.solve(xp.asarray(a), xp.asarray(b))
 
 
-# ---- what is returned
+# ---- shape, dtype and order of x
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16", "fp32", "fp64"])

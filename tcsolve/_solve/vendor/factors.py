@@ -1,4 +1,4 @@
-"""Factors that are made of other factors: in parts, of the transposes, for complex right-hand sides.
+"""Factors that are made of other factors: in parts, of the transposes, for complex right-hand sides, later.
 
 Each has `solve(rhs, adjoint=False)` and `taken(which)`, as the factors of `ops.vendor.factor`.
 """
@@ -6,8 +6,9 @@ Each has `solve(rhs, adjoint=False)` and `taken(which)`, as the factors of `ops.
 import numpy as np
 
 from tcsolve._arrays import as_host
+from tcsolve._solve.vendor.system import as_read
 
-__all__ = ["InParts", "Paired", "Turned"]
+__all__ = ["InParts", "Later", "Paired", "Turned"]
 
 
 class InParts:
@@ -92,3 +93,27 @@ class Paired:
 
     def taken(self, which):
         return Paired(self._xp, self._factors.taken(which))
+
+
+class Later:
+    """The factors of systems that one launch has solved; the first solve with them computes them.
+
+    `probes` is the number of random vectors that are solved for together with b.
+    """
+
+    def __init__(self, ops, system, probes):
+        self._ops, self._system, self._probes, self._factors = ops, system, probes, None
+
+    def solve(self, rhs, adjoint=False):
+        """Solve as the factors of `vendor.factor` do."""
+        if self._factors is None:
+            system = as_read(self._ops, self._system)
+            k = system.b.shape[2]
+            self._factors = self._ops.vendor.factor(system.a, system.kind, k + self._probes)
+        return self._factors.solve(rhs, adjoint)
+
+    def taken(self, which):
+        """Return the factors of some of the systems."""
+        some = self._ops.xp.asarray(which)
+        system = self._system._replace(a=self._system.a[some], b=self._system.b[some])
+        return Later(self._ops, system, self._probes)

@@ -23,6 +23,7 @@ from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Status, code_of, contradicted, distinct
 from tcsolve._solve.choice.cost_model import first_update, rates_for
+from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MEASURED,
@@ -41,7 +42,6 @@ from tcsolve._solve.vendor.system import (
     TRIANGULAR,
     Part,
     System,
-    as_read,
     as_stacks,
     band_of,
     kind_of,
@@ -268,7 +268,7 @@ def _solve_some(ops, system):
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if _bytes_at_once(ops, system) is not None:
         system = system._replace(exact=True)
-        x, factors = _solve_at_once(ops, system, board), _Later(ops, system)
+        x, factors = _solve_at_once(ops, system, board), Later(ops, system, PROBES)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
     return answered(ops, system, x, factors, board)
@@ -326,7 +326,7 @@ def _solve_and_judge(ops, system):
 
     def again(some):
         board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
-        return _solve_at_once(ops, some, board), _Later(ops, some), board
+        return _solve_at_once(ops, some, board), Later(ops, some, PROBES), board
 
     return _with_few(ops, system, x, few, again)
 
@@ -351,27 +351,6 @@ def _is_its_own_factor(ops, system):
     a, k = system.a, system.b.shape[2]
     is_one = len(a) == 1 and a.shape[1] > AT_ONCE and k <= ops.vendor.MEASURED_COLUMNS
     return is_one and system.kind in TRIANGULAR and a.flags.c_contiguous and a.dtype.char in "dD"
-
-
-class _Later:
-    """The factors of systems that one launch has solved; the first solve with them computes them."""
-
-    def __init__(self, ops, system):
-        self._ops, self._system, self._factors = ops, system, None
-
-    def solve(self, rhs, adjoint=False):
-        """Solve as the factors of `vendor.factor` do."""
-        if self._factors is None:
-            system = as_read(self._ops, self._system)
-            k = system.b.shape[2]
-            self._factors = self._ops.vendor.factor(system.a, system.kind, k + PROBES)
-        return self._factors.solve(rhs, adjoint)
-
-    def taken(self, which):
-        """Return the factors of some of the systems."""
-        some = self._ops.xp.asarray(which)
-        system = self._system._replace(a=self._system.a[some], b=self._system.b[some])
-        return _Later(self._ops, system)
 
 
 def _with_few(ops, system, x, few, measured):
