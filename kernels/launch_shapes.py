@@ -1,13 +1,11 @@
-"""The launch shapes of the kernels for LU, triangular solves, refinement, small systems and emulated sums."""
+"""The launch shapes of the kernels for LU, triangular solves, refinement, norms and emulated sums."""
 
 from typing import NamedTuple
 
 from tcsolve.kernels.arch import (
     CLUSTER_ARCH,
     LARGEST_SHARED_BYTES,
-    MULTIPROCESSOR_BYTES,
     PORTABLE_CLUSTER,
-    RESERVED_BYTES,
     arch_number,
     has_large_memory,
     shared_bytes,
@@ -24,28 +22,6 @@ RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# (largest number of rows, threads of a matrix, threads of a block, threads for whose registers a
-# multiprocessor has room) of solve_rows.cu, for real and for complex matrices.
-ROWS_SHAPES = (
-    ((4, 1, 128, 512), (8, 4, 128, 512), (16, 4, 64, 256), (24, 16, 64, 256), (32, 16, 64, 256)),
-    ((4, 2, 128, 512), (8, 8, 128, 512), (16, 16, 128, 256), (32, 32, 64, 256)),
-)
-# (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
-# matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
-# hold.  A multiprocessor has room for the registers of BLOCK_THREADS threads.
-BLOCK_SHAPES = (
-    ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512))
-    + ((128, 64, 128), (256, 64, 256)),
-    ((64, 16, 64), (128, 16, 128), (256, 16, 256), (608, 16, 512), (1024, 8, 512))
-    + ((64, 32, 64), (128, 32, 128), (256, 32, 256)),
-)
-BLOCK_THREADS = 512
-# Number of columns of a panel of solve_block.cu.
-BLOCK_PANEL = 8
-# Number of right-hand sides of solve_rows.cu.
-SOLVED_COLUMNS = 1
-# Largest number of bytes of static shared memory of solve_block.cu.
-BLOCK_STATIC = 1024
 # Largest number of right-hand sides of measure_one.cu, and threads of its blocks.
 MEASURED_COLUMNS, MEASURE_THREADS = 4, 256
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
@@ -110,85 +86,6 @@ def stack_shape(count, n):
     lanes, team = next((s for s in STACK_SHAPES if n <= s[0]), STACK_SHAPES[-1])
     warps = STACK_THREADS // 32
     return StackShape(lanes, team, -(-count * team // warps), 8 * warps * (-(-n // 32) * 32))
-
-
-class SolveShape(NamedTuple):
-    """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory, work.
-
-    `work` is the number of entries of the memory for factors, in FP64 or complex128; 0 if there is none.
-    """
-
-    name: str
-    defines: dict
-    blocks: int
-    threads: int
-    shared: int
-    work: int
-
-
-def probes_of(dtype):
-    """Return the number of random vectors of solve_rows.cu and solve_block.cu."""
-    return 1 if dtype.char in "dD" else 2
-
-
-def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
-    """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
-
-    Parameters
-    ----------
-    count, n, k : int
-        Number of systems, of unknowns and of right-hand sides.
-    dtype : dtype
-    banded : bool
-        True if a structure says which entries are read.
-    arch : str
-    multiprocessors : int
-        Of the device.
-    """
-    parts, banded = 2 if dtype.kind == "c" else 1, {"BANDED": int(banded)}
-    for most, lanes, threads, room in ROWS_SHAPES[parts - 1] if k == 1 else ():
-        if n <= most:
-            defines = banded | {"MOST": most, "LANES": lanes, "THREADS": threads}
-            defines["RESIDENT"] = room // threads
-            shared = (
-                threads // 32 * _rows_bytes(most, lanes, parts, dtype.itemsize, probes_of(dtype))
-            )
-            blocks = -(-count * lanes // threads)
-            return SolveShape("solve_rows", defines, blocks, threads, shared, 0)
-    large = has_large_memory(arch_number(arch))
-    limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
-    size = -(-n // BLOCK_PANEL) * BLOCK_PANEL
-    for most, width, threads in BLOCK_SHAPES[parts - 1]:
-        shared = _block_bytes(size, width, threads, parts) + BLOCK_STATIC
-        if n > most or k + probes_of(dtype) > width or shared > limit:
-            continue
-        by_registers = BLOCK_THREADS // threads
-        resident = (
-            min(by_registers, MULTIPROCESSOR_BYTES // (shared + RESERVED_BYTES)) if large else 1
-        )
-        blocks = min(count, resident * multiprocessors)
-        defines = {"MOST": most, "WIDTH": width, "THREADS": threads, "RESIDENT": by_registers}
-        shared -= BLOCK_STATIC
-        return SolveShape(
-            "solve_block", banded | defines, blocks, threads, shared, blocks * size**2
-        )
-    return None
-
-
-def _block_bytes(size, width, threads, parts):
-    """Return the bytes of shared memory of solve_block.cu, as its struct Room says."""
-    warps = threads // 32
-    entries = (size + width) * (width + 4) + 2 * warps * BLOCK_PANEL + size
-    return 8 * parts * entries + 16 * width + 8 * warps + 4 * size
-
-
-def _rows_bytes(most, lanes, parts, itemsize, probes):
-    """Return the bytes of shared memory of a warp of solve_rows.cu, as its constants say."""
-    sides = SOLVED_COLUMNS + probes
-    width, stride, banks = most + sides, most + 1 | 1, 128 // itemsize
-    size = most * stride + (lanes - most) * stride % banks
-    places = 0 if lanes == 1 else 32 * -(-parts * width // 2) + 16 * most * parts
-    return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16
 
 
 def measure_blocks(n):

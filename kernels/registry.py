@@ -39,8 +39,8 @@ In gemm/:
 In batched/:
 
 - gemm_batched: tcs_gemm_batched, stacks of small products
-- solve_rows, solve_block: tcs_solve_rows, tcs_solve_block, solve and verify small systems and
-  stacks in one launch
+- solve_rows, solve_jordan, solve_block: tcs_solve_rows, tcs_solve_jordan, tcs_solve_block, solve and
+  verify small systems and stacks in one launch
 - measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
 - measure_systems: tcs_sizes, norms and residuals of one large system, from A X
@@ -58,19 +58,23 @@ from dataclasses import dataclass, field
 from tcsolve.kernels.arch import CLUSTER_ARCH, PORTABLE_CLUSTER, arch_number, has_large_memory
 from tcsolve.kernels.batched_shapes import Batched, batched_shape
 from tcsolve.kernels.launch_shapes import (
-    BLOCK_SHAPES,
-    BLOCK_THREADS,
     EMULATED_SUMS,
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
-    ROWS_SHAPES,
     STACK_SHAPES,
     SWAP_SHAPES,
     TRSV_COLUMNS,
 )
 from tcsolve.kernels.panel_shapes import PANELS
 from tcsolve.kernels.product_shapes import SMALL, SPLIT_BLOCKS, SQUARE, WIDE, SplitShape
+from tcsolve.kernels.system_shapes import (
+    BLOCK_SHAPES,
+    BLOCK_THREADS,
+    JORDAN_ACROSS,
+    JORDAN_SHAPES,
+    ROWS_SHAPES,
+)
 
 __all__ = ["KERNELS", "KernelSpec"]
 
@@ -127,6 +131,7 @@ _PRODUCTS_80 = (_EXACT["bf16"], _EXACT["int8"], *_ROUNDED["bf16"], *_ROUNDED["tf
 _TRANSPOSES = _each(TRANS_A=(0, 1), TRANS_B=(0, 1))
 # The number types of the kernels for systems: real or complex, in one of two precisions.
 _NUMBERS = _each(T_A=("float", "double"), COMPLEX=(0, 1))
+_CHARS = {("float", 0): "f", ("double", 0): "d", ("float", 1): "F", ("double", 1): "D"}
 
 
 def _wmma(products, tiles=(SMALL, SQUARE)):
@@ -226,7 +231,18 @@ KERNELS = {
             | {"RESIDENT": room // threads}
             for number in _NUMBERS
             for banded in (0, 1)
-            for most, lanes, threads, room in ROWS_SHAPES[number["COMPLEX"]]
+            for _, most, lanes, threads, room in ROWS_SHAPES[_CHARS[tuple(number.values())]]
+        ),
+    ),
+    "solve_jordan": KernelSpec(
+        ("tcs_solve_jordan",),
+        tuple(
+            number
+            | {"BANDED": banded, "MOST": most, "ACROSS": JORDAN_ACROSS, "THREADS": threads}
+            | {"RESIDENT": resident}
+            for number in _NUMBERS
+            for banded in (0, 1)
+            for most, threads, resident in JORDAN_SHAPES[number["COMPLEX"]]
         ),
     ),
     "solve_block": KernelSpec(

@@ -18,7 +18,6 @@
 #pragma once
 
 #include "batched/small_solve.cuh"
-#include "common/async_copy.cuh"
 #include "common/reduce.cuh"
 #include "common/tile_product.cuh"
 
@@ -26,15 +25,6 @@ constexpr int PANEL = 8, WARPS = THREADS / WARP, EACH = (MOST + THREADS - 1) / T
 constexpr int LD = WIDTH + 4;  // of x and of a block on the diagonal; few bank conflicts
 static_assert(THREADS % WIDTH == 0, "a block copies whole rows of a block column");
 constexpr unsigned KEY_ROWS = MOST <= 128 ? 128 : 1024;
-
-struct Entry { double part[PARTS]; };
-
-__device__ __forceinline__ Number load(const Entry& v) { return {v.part[0], COMPLEX ? v.part[PARTS - 1] : 0.0}; }
-
-__device__ __forceinline__ void save(Entry& to, Number v) {
-    to.part[0] = v.re;
-    if (COMPLEX) to.part[PARTS - 1] = v.im;
-}
 
 // Starts to copy an entry from global to shared memory.
 __device__ __forceinline__ void copy_entry(Entry* to, const Entry* from) {
@@ -61,11 +51,6 @@ struct Tile {
     __device__ __forceinline__ void read(const Entry* from) { at[0] = load(from[0]), at[1] = load(from[1]); }
     __device__ __forceinline__ void write(Entry* to) const { save(to[0], at[0]), save(to[1], at[1]); }
 };
-
-// The value that v has in lane `lane` of the warp.
-__device__ __forceinline__ Number of_lane(Number v, int lane) {
-    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
-}
 
 // Rows in memory, by their positions.
 struct Rows {

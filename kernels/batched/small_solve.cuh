@@ -29,12 +29,38 @@
 #pragma once
 
 #include "batched/reading.cuh"
+#include "common/async_copy.cuh"
 #include "common/probe.cuh"
 #include "common/sum.cuh"
 
 // Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger than with two.
 constexpr int PROBES = sizeof(T_A) == sizeof(double) ? 1 : 2, SIDES = 1 + PROBES;
 constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
+
+struct Given { T_A part[PARTS]; };  // an entry of the caller's arrays
+struct Entry { double part[PARTS]; };  // a number
+
+__device__ __forceinline__ Number load(const Entry& v) { return {v.part[0], COMPLEX ? v.part[PARTS - 1] : 0.0}; }
+
+__device__ __forceinline__ void save(Entry& to, Number v) {
+    to.part[0] = v.re;
+    if (COMPLEX) to.part[PARTS - 1] = v.im;
+}
+
+// Starts to copy an entry from global to shared memory.
+__device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
+#if __CUDA_ARCH__ >= 800
+    copy_cached<sizeof(Given)>(to, from);
+#else
+    #pragma unroll
+    for (int p = 0; p < PARTS; ++p) to->part[p] = from[p];
+#endif
+}
+
+// The value that v has in lane `lane` of the warp.
+__device__ __forceinline__ Number of_lane(Number v, int lane) {
+    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
+}
 
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
 

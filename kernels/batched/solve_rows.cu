@@ -10,15 +10,12 @@
 // multiprocessor).
 
 #include "batched/small_solve.cuh"
-#include "common/async_copy.cuh"
 #include "common/reduce.cuh"
 
 constexpr unsigned KEY_ROWS = 128;
 constexpr int N = MOST, TEAMS = WARP / LANES, ROWS = (N + LANES - 1) / LANES;
 constexpr bool ALONE = LANES == 1;  // a thread has a whole matrix
 constexpr int WIDTH = N + SIDES;    // columns of a row with its right-hand sides
-
-struct Given { T_A part[PARTS]; };
 
 // Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and
 // modulo BANKS the rows of a team follow those of the team before, so that reading a column has no bank conflicts.
@@ -165,15 +162,6 @@ struct Team {
         return {places->answer[which][j][0], COMPLEX ? places->answer[which][j][PARTS - 1] : 0.0};
     }
 };
-
-__device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
-#if __CUDA_ARCH__ >= 800
-    copy_cached<sizeof(Given)>(to, from);
-#else
-    #pragma unroll
-    for (int p = 0; p < PARTS; ++p) to->part[p] = from[p];
-#endif
-}
 
 // e / d for e < 2^16, from (2^32 - 1) / d + 1.
 __device__ __forceinline__ int quotient(int e, int d, unsigned magic) { return d == 1 ? e : int(__umulhi(e, magic)); }

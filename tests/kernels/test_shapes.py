@@ -10,13 +10,13 @@ from tcsolve.kernels.launch_shapes import (
     emulated_sums,
     lower_shape,
     move_chunk,
-    solve_shape,
     swap_shape,
     trsv_shapes,
 )
 from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
 from tcsolve.kernels.product_shapes import split_shape
 from tcsolve.kernels.registry import KERNELS
+from tcsolve.kernels.system_shapes import solve_shape
 
 from tcsolve._arithmetic.formats import FORMATS
 from tcsolve._arithmetic.tensor_cores import UNITS
@@ -364,18 +364,20 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
     known = {
         name: {frozenset(v.items()) for v in KERNELS[name].variants_for(arch)}
-        for name in ("solve_rows", "solve_block")
+        for name in ("solve_rows", "solve_jordan", "solve_block")
     }
     limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
-    largest = 0
-    for n, k, banded in itertools.product(range(1, 1100), (1, 5, 20, 40), (False, True)):
+    largest, names = 0, set()
+    for n, k, banded in itertools.product(range(1, 1100), (1, 5, 6, 7, 20, 40), (False, True)):
         shape = solve_shape(1000, n, k, dtype, banded, arch=arch, multiprocessors=132)
         if shape is None:
             continue
         assert frozenset((number | shape.defines).items()) in known[shape.name]
         assert n <= shape.defines["MOST"] and 0 < shape.blocks <= 1000 * 32
         assert shape.shared <= limit and (shape.work > 0) == (shape.name == "solve_block")
-        largest = max(largest, n if k == 1 else 0)
+        assert shape.probes >= (1 if dtype.char in "dD" else 2)
+        largest, names = max(largest, n if k == 1 else 0), names | {shape.name}
+    assert names == set(known)
     assert largest >= (1024 if limit > 200_000 else 88)
 
 
@@ -383,16 +385,33 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     "dtype, narrow, wide", [("d", 31, 63), ("f", 30, 62), ("D", 15, 31), ("F", 14, 30)]
 )
 def test_more_right_hand_sides_take_wider_block_columns(dtype, narrow, wide):
-    """Up to `narrow` columns have the shape of two; from there to `wide`, block columns are twice as wide."""
+    """Up to `narrow` columns have the shape of eight; up to `wide`, block columns are twice as wide."""
     for n in (2, 64, 65, 128, 129, 256, 257):
         shapes = [
             solve_shape(50, n, k, np.dtype(dtype), False, arch="sm_90a", multiprocessors=132)
-            for k in (2, narrow, narrow + 1, wide, wide + 1)
+            for k in (8, narrow, narrow + 1, wide, wide + 1)
         ]
         assert shapes[0] == shapes[1] and shapes[2] == shapes[3] and shapes[4] is None
         assert (shapes[2] is None) == (n > 256)
         if shapes[2]:
             assert shapes[2].defines["WIDTH"] == 2 * shapes[0].defines["WIDTH"]
+
+
+@pytest.mark.parametrize(
+    "dtype, most, columns", [("d", 96, 7), ("f", 96, 6), ("D", 64, 7), ("F", 64, 6)]
+)
+def test_few_columns_of_small_systems_are_eliminated_with_the_matrix(dtype, most, columns):
+    """The random vectors fill the places that the right-hand sides leave."""
+
+    def shape(n, k):
+        return solve_shape(9, n, k, np.dtype(dtype), False, arch="sm_90a", multiprocessors=132)
+
+    for n in (2, 17, 24, 33, most):
+        for k in (2, columns):
+            assert shape(n, k).name == "solve_jordan" and shape(n, k).probes == 8 - k
+        assert shape(n, columns + 1).name == "solve_block"
+    assert shape(most, 1).name == "solve_jordan" and shape(most + 1, 1).name == "solve_block"
+    assert shape(2, 1).name == "solve_rows"
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_89"])

@@ -9,12 +9,8 @@ import numpy as np
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.arch import arch_number
-from tcsolve.kernels.launch_shapes import (
-    MEASURE_THREADS,
-    measure_blocks,
-    probes_of,
-    solve_shape,
-)
+from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_blocks
+from tcsolve.kernels.system_shapes import solve_shape
 
 __all__ = [
     "bytes_at_once",
@@ -26,10 +22,10 @@ __all__ = [
 # The numbers of the kinds in small_solve.cuh; all other kinds have the number TRIANGLE.
 KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
-# By the number of random vectors from which rcond is estimated: if the estimate is below this multiple of
-# epsilon, rcond is computed from A**-1.  Only about one of 10**4 matrices with an rcond below epsilon has an
-# estimate above this multiple; see `look_at` in `tcsolve._solve.vendor.measure`.
-NEAR = {1: 1e4, 2: 100.0}
+# If rcond is estimated from one random vector, and is below this multiple of epsilon, it is computed from
+# A**-1.  For p vectors the multiple is the pth root.  Only about one of 10**4 matrices with an rcond below
+# epsilon has an estimate above it; see `look_at` in `tcsolve._solve.vendor.measure`.
+NEAR = 1e4
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
@@ -70,12 +66,8 @@ def _most_alone(dtype):
 
 def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
     """As `Stacks.solve_at_once`."""
-    near = np.inf if exact else _near(a.dtype)
+    near = np.inf if exact else None
     return _solve(a, b, kind, band, (board, None, None), (bound, near, 0.0, 0.0, 0.0))
-
-
-def _near(dtype):
-    return NEAR[probes_of(dtype)] * float(np.finfo(dtype).eps)
 
 
 def solve_and_judge(a, b, kind, band, limits):
@@ -83,7 +75,7 @@ def solve_and_judge(a, b, kind, band, limits):
     count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
     doubtful, (bound, *others) = cupy.empty(len(a), bool) if len(a) > 1 else None, limits
     results = None, doubtful, count.doubts
-    x = _solve(a, b, kind, band, results, (bound, _near(a.dtype), *others))
+    x = _solve(a, b, kind, band, results, (bound, None, *others))
     return x, doubtful, count.new()
 
 
@@ -108,14 +100,18 @@ class _Count:
 
 
 def _solve(a, b, kind, band, results, limits):
+    """Return x; `limits` are bound, near, least, safe, agrees of small_solve.cuh; near may be None."""
     m, n, k = b.shape
     shape, x = _shape(m, n, k, a.dtype, band), cupy.empty(b.shape, b.dtype)
-    how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, limits))
-    if shape.work:
-        work = cupy.empty(shape.work, np.result_type(a.dtype, np.float64))
-        args = (x, *results, work, *steps(a), *steps(b), *how, m, n, k)
-    else:
+    bound, near, *others = limits
+    if near is None:
+        near = NEAR ** (1 / shape.probes) * float(np.finfo(a.dtype).eps)
+    how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, (bound, near, *others)))
+    if shape.name == "solve_rows":
         args = (x, *results, *steps(a), *steps(b)[:3], *how, m, n)
+    else:
+        work = (cupy.empty(shape.work, np.result_type(a.dtype, np.float64)),) if shape.work else ()
+        args = (x, *results, *work, *steps(a), *steps(b), *how, m, n, k)
     entry, defines = (shape.name, "tcs_" + shape.name), macros(a) | shape.defines
     launch(entry, (shape.blocks, 1), (shape.threads, 1), args, defines, shape.shared)
     return x

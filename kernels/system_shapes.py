@@ -1,0 +1,160 @@
+"""The launch shapes of solve_rows.cu, solve_jordan.cu and solve_block.cu, which solve small systems."""
+
+from typing import NamedTuple
+
+from tcsolve.kernels.arch import (
+    LARGEST_SHARED_BYTES,
+    MULTIPROCESSOR_BYTES,
+    RESERVED_BYTES,
+    arch_number,
+    has_large_memory,
+    shared_bytes,
+)
+
+# By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, threads for whose
+# registers a multiprocessor has room) of solve_rows.cu.  For the numbers between, solve_jordan.cu is faster.
+ROWS_SHAPES = {
+    "d": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256), (25, 32, 16, 64, 256)),
+    "f": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256)),
+    "D": ((1, 4, 2, 128, 512), (5, 8, 8, 128, 512)),
+    "F": ((1, 4, 2, 128, 512), (5, 8, 8, 128, 512)),
+}
+# Number of right-hand sides of solve_rows.cu.
+ROWS_COLUMNS = 1
+# (largest number of rows, threads of a matrix, blocks for whose registers a multiprocessor has room) of
+# solve_jordan.cu, for real and for complex matrices.
+JORDAN_SHAPES = (
+    ((16, 32, 16), (24, 32, 16), (32, 32, 12), (48, 32, 8), (64, 64, 4), (96, 128, 2)),
+    ((16, 32, 16), (24, 32, 8), (32, 64, 5), (48, 64, 4), (64, 128, 2)),
+)
+# Of solve_jordan.cu: number of threads that share a row, and of right-hand sides with the random vectors.
+JORDAN_ACROSS, JORDAN_SIDES = 4, 8
+# (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
+# matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
+# hold.  A multiprocessor has room for the registers of BLOCK_THREADS threads.
+BLOCK_SHAPES = (
+    ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512))
+    + ((128, 64, 128), (256, 64, 256)),
+    ((64, 16, 64), (128, 16, 128), (256, 16, 256), (608, 16, 512), (1024, 8, 512))
+    + ((64, 32, 64), (128, 32, 128), (256, 32, 256)),
+)
+BLOCK_THREADS = 512
+# Number of columns of a panel of solve_block.cu.
+BLOCK_PANEL = 8
+# Largest number of bytes of static shared memory of solve_jordan.cu and solve_block.cu.
+STATIC = 1024
+
+
+class SolveShape(NamedTuple):
+    """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory.
+
+    `probes` is the number of random vectors.  `work` is the number of entries of the memory for factors, in
+    FP64 or complex128; 0 if there is none.
+    """
+
+    name: str
+    defines: dict
+    blocks: int
+    threads: int
+    shared: int
+    probes: int
+    work: int = 0
+
+
+def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
+    """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
+
+    Parameters
+    ----------
+    count, n, k : int
+        Number of systems, of unknowns and of right-hand sides.
+    dtype : dtype
+    banded : bool
+        True if a structure says which entries are read.
+    arch : str
+    multiprocessors : int
+        Of the device.
+    """
+    large, shape = has_large_memory(arch_number(arch)), None
+    limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
+    if k == ROWS_COLUMNS:
+        shape = _rows_shape(count, n, dtype)
+    if shape is None and k + _fewest_probes(dtype) <= JORDAN_SIDES:
+        shape = _jordan_shape(count, n, k, dtype, limit)
+    if shape is None:
+        shape = _block_shape(n, k, dtype, limit)
+        if shape is not None:
+            by_memory = MULTIPROCESSOR_BYTES // (shape.shared + STATIC + RESERVED_BYTES)
+            resident = min(shape.defines["RESIDENT"], by_memory) if large else 1
+            blocks = min(count, multiprocessors * resident)
+            shape = shape._replace(blocks=blocks, work=blocks * shape.work)
+    return shape and shape._replace(defines=shape.defines | {"BANDED": int(banded)})
+
+
+def _fewest_probes(dtype):
+    """Return the number of random vectors of solve_rows.cu and solve_block.cu; solve_jordan.cu has more."""
+    return 1 if dtype.char in "dD" else 2
+
+
+def _parts(dtype):
+    """Return the number of real numbers of an entry."""
+    return 2 if dtype.kind == "c" else 1
+
+
+def _rows_shape(count, n, dtype):
+    probes = _fewest_probes(dtype)
+    for least, most, lanes, threads, room in ROWS_SHAPES[dtype.char]:
+        if least <= n <= most:
+            defines = {"MOST": most, "LANES": lanes, "THREADS": threads}
+            defines["RESIDENT"] = room // threads
+            bytes_of_warp = _rows_bytes(most, lanes, _parts(dtype), dtype.itemsize, probes)
+            blocks, shared = -(-count * lanes // threads), threads // 32 * bytes_of_warp
+            return SolveShape("solve_rows", defines, blocks, threads, shared, probes)
+    return None
+
+
+def _rows_bytes(most, lanes, parts, itemsize, probes):
+    """Return the bytes of shared memory of a warp of solve_rows.cu, as its constants say."""
+    sides = ROWS_COLUMNS + probes
+    width, stride, banks = most + sides, most + 1 | 1, 128 // itemsize
+    size = most * stride + (lanes - most) * stride % banks
+    places = 0 if lanes == 1 else 32 * -(-parts * width // 2) + 16 * most * parts
+    return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16
+
+
+def _jordan_shape(count, n, k, dtype, limit):
+    parts = _parts(dtype)
+    for most, threads, resident in JORDAN_SHAPES[parts - 1]:
+        shared = _jordan_bytes(n, most, threads, parts, dtype.itemsize)
+        if n <= most and shared + STATIC <= limit:
+            defines = {"MOST": most, "ACROSS": JORDAN_ACROSS, "THREADS": threads}
+            defines["RESIDENT"] = resident
+            return SolveShape("solve_jordan", defines, count, threads, shared, JORDAN_SIDES - k)
+    return None
+
+
+def _jordan_bytes(n, most, threads, parts, itemsize):
+    """Return the bytes of shared memory of solve_jordan.cu, as its struct Room says."""
+    warps, pairs = threads // 32, (most // JORDAN_SIDES + 1) * JORDAN_ACROSS
+    numbers = 2 * warps * 2 * pairs + JORDAN_SIDES * (most + 2) + most
+    return 8 * parts * numbers + 4 * most + 16 * warps + n * (n | 1) * itemsize
+
+
+def _block_shape(n, k, dtype, limit):
+    """Return the shape with a single block; its `work` is that of one block."""
+    parts, probes = _parts(dtype), _fewest_probes(dtype)
+    size = -(-n // BLOCK_PANEL) * BLOCK_PANEL
+    for most, width, threads in BLOCK_SHAPES[parts - 1]:
+        shared = _block_bytes(size, width, threads, parts)
+        if n <= most and k + probes <= width and shared + STATIC <= limit:
+            defines = {"MOST": most, "WIDTH": width, "THREADS": threads}
+            defines["RESIDENT"] = BLOCK_THREADS // threads
+            return SolveShape("solve_block", defines, 1, threads, shared, probes, size**2)
+    return None
+
+
+def _block_bytes(size, width, threads, parts):
+    """Return the bytes of shared memory of solve_block.cu, as its struct Room says."""
+    warps = threads // 32
+    entries = (size + width) * (width + 4) + 2 * warps * BLOCK_PANEL + size
+    return 8 * parts * entries + 16 * width + 8 * warps + 4 * size
