@@ -27,8 +27,9 @@ JORDAN_SHAPES = (
     ((16, 32, 16), (24, 32, 16), (32, 32, 12), (48, 32, 8), (64, 64, 4), (96, 128, 2)),
     ((16, 32, 16), (24, 32, 8), (32, 64, 5), (48, 64, 4), (64, 128, 2)),
 )
-# Of solve_jordan.cu: number of threads that share a row, and of right-hand sides with the random vectors.
-JORDAN_ACROSS, JORDAN_SIDES = 4, 8
+# Of solve_jordan.cu: number of threads that share a row, and of right-hand sides with the random vectors.  If
+# there is one system, up to JORDAN_SHARES blocks share its right-hand sides.
+JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
 # hold.  A multiprocessor has room for the registers of BLOCK_THREADS threads.
@@ -49,7 +50,7 @@ class SolveShape(NamedTuple):
     """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory.
 
     `probes` is the number of random vectors.  `work` is the number of entries of the memory for factors, in
-    FP64 or complex128; 0 if there is none.
+    FP64 or complex128; 0 if there is none.  `share` is the number of right-hand sides of a block.
     """
 
     name: str
@@ -59,6 +60,7 @@ class SolveShape(NamedTuple):
     shared: int
     probes: int
     work: int = 0
+    share: int = 0
 
 
 def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
@@ -79,8 +81,9 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
     if k == ROWS_COLUMNS:
         shape = _rows_shape(count, n, dtype)
-    if shape is None and k + _fewest_probes(dtype) <= JORDAN_SIDES:
-        shape = _jordan_shape(count, n, k, dtype, limit)
+    shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
+    if shape is None and shares <= (JORDAN_SHARES if count == 1 else 1):
+        shape = _jordan_shape(count * shares, n, -(-k // shares), dtype, limit)
     if shape is None:
         shape = _block_shape(n, k, dtype, limit)
         if shape is not None:
@@ -122,14 +125,15 @@ def _rows_bytes(most, lanes, parts, itemsize, probes):
     return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16
 
 
-def _jordan_shape(count, n, k, dtype, limit):
+def _jordan_shape(blocks, n, share, dtype, limit):
     parts = _parts(dtype)
     for most, threads, resident in JORDAN_SHAPES[parts - 1]:
         shared = _jordan_bytes(n, most, threads, parts, dtype.itemsize)
         if n <= most and shared + STATIC <= limit:
             defines = {"MOST": most, "ACROSS": JORDAN_ACROSS, "THREADS": threads}
             defines["RESIDENT"] = resident
-            return SolveShape("solve_jordan", defines, count, threads, shared, JORDAN_SIDES - k)
+            probes = JORDAN_SIDES - share
+            return SolveShape("solve_jordan", defines, blocks, threads, shared, probes, 0, share)
     return None
 
 

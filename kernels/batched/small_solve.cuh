@@ -152,16 +152,20 @@ struct Measured {
         return good;
     }
 
-    // Writes the numbers of one system to the board, and whether it is doubtful, where these are wanted.
+    // Writes the numbers of one system to the board, and whether it is doubtful, where these are wanted.  The k answers
+    // may be those from `first` on of `all`.
     __device__ __forceinline__ void report(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
-        Index count, double* board, char* doubtful, int* doubts
+        Index count, double* board, char* doubtful, int* doubts, int first, int all
     ) const {
         const auto write = [&](int number, double v) { board[number * count + slice] = v; };
         if (board) {
-            tell(seen, write);
-            write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
-            for (int c = 0; c < k; ++c) write(SEEN + 4 + c, rests[c]), write(SEEN + 4 + k + c, sizes[c]);
+            if (first == 0) {
+                tell(seen, write);
+                write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
+            }
+            const int at = SEEN + 4 + first;
+            for (int c = 0; c < k; ++c) write(at + c, rests[c]), write(at + all + c, sizes[c]);
         }
         if (doubts) {
             const bool good = is_ordinary(seen, limits, rests, sizes, k);

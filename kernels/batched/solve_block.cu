@@ -305,7 +305,7 @@ tcs_solve_block(
         seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
         if (threadIdx.x == 0) {
             const Limits limits = {kind, bound, least, safe, agrees};
-            found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubts);
+            found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubts, 0, k);
         }
         __syncthreads();
     }

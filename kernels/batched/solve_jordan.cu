@@ -1,19 +1,22 @@
 // Solves and verifies systems of at most MOST unknowns in one launch, by Gauss-Jordan elimination.  A block takes one
 // matrix.  small_solve.cuh describes most arguments.
 //
-//   b_col, k  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col; k < SLOTS.
-//   x         [count][n][k].
-//   board     has the last two rows for each right-hand side: k rows max |b - A x|, then k rows max |x|.
+//   b_col, columns  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
+//   share     right-hand sides that a block takes; fewer than SLOTS.
+//   x         [count][n][columns].
+//   board     has the last two rows for each right-hand side: first max |b - A x|, then max |x|.
+//   doubts    counts a doubtful system once for each of its blocks; `doubtful` may be given only if share = columns.
 //
-// The matrix stays in shared memory for the residual.  Its rows and up to SLOTS right-hand sides are eliminated in
-// registers: thread (u, v) has the rows u + TALL r and, in its registers c, the columns SLOTS c + 2 v and the next.  After
-// SLOTS columns the registers move one place to the left, so that the next columns are in register 0 again.  Rows are
-// not moved.  Each step subtracts the pivot row from all other rows, also from those of earlier pivots.  So the right-hand
-// sides become the solutions, without a back substitution, which would take as many steps again.
+// The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
+// vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r.  Of these, its registers c have the columns
+// SLOTS c + 2 v and the next.  After SLOTS columns, the registers move one place to the left, so that the next columns
+// are in register 0 again.  Rows are not moved.  A step subtracts multiples of the pivot row from all other rows, also
+// from those of earlier pivots.  So the right-hand sides become the solutions, without a back substitution, which would
+// take as many steps again.
 //
-// The columns of A^-1, and corrections, are computed by the same elimination of the matrix in shared memory.
+// Corrections and the columns of A^-1 are computed by eliminating the matrix in shared memory again.
 //
-// Grid count, block THREADS; shared memory: see `Room`.
+// Grid count ceil(columns / share), block THREADS; shared memory: see `Room`.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, ACROSS (threads that share a row), THREADS, RESIDENT
 // (blocks on a multiprocessor).
 
@@ -71,8 +74,8 @@ struct Room {
 // The rows of a thread.
 struct Rows {
     Number row[ROWS][PAIRS][2], side[ROWS][2];
-    // The key for the search of a pivot is `mask` & (upper half of the entry) | `low`.  `low` tells the row; both are zero
-    // once the row has had its pivot.  If there is no choice, all masks are zero, and step j finds row j.
+    // The key for the search of a pivot is (upper half of the entry & mask) | low.  `low` tells the row; mask and low
+    // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and step j finds row j.
     unsigned mask[ROWS], low[ROWS];
 
     // Subtracts the pivot row from all others, in two steps: for the columns of lane `owner` in pair 0.  LIVE pairs of
@@ -221,6 +224,18 @@ __device__ __forceinline__ int first_broken(const Room& room, Index kind) {
     return room.n + 1 - int(over_block<WARPS>(left, larger));
 }
 
+// Keeps answer(i), rounded to the type of x, as entry i of slot c, and returns max |x|.
+template <typename Answer>
+__device__ __forceinline__ double keep_rounded(const Room& room, int c, Answer answer) {
+    double size = 0;
+    __syncthreads();
+    for_rows(room.n, [&](int i) {
+        const Number v = rounded(answer(i));
+        save(room.sides[c * LD + i], v), size = larger(size, modulus(v));
+    });
+    return over_block<WARPS>(size, larger);  // it waits until all entries are kept
+}
+
 // max |b - A x| of the solution in slot c; `keep(i, r)` gets each difference.  `of_x` is max |x|, and `norm` ||A||_inf.
 template <typename Side, typename Keep>
 __device__ __forceinline__ double residual(const Room& room, int c, Side b, double norm, double of_x, Keep keep) {
@@ -247,16 +262,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_jordan(
     T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
     const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror, Index kind,
-    double bound, double near, double least, double safe, double agrees, Index count, Index unknowns, Index columns
+    double bound, double near, double least, double safe, double agrees, Index count, Index unknowns, Index columns,
+    Index share
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ double rests[SLOTS], sizes[SLOTS];
-    const int n = int(unknowns), k = int(columns), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const Index slice = blockIdx.x;
+    const int n = int(unknowns), all = int(columns), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int shares = (all + int(share) - 1) / int(share), first_side = blockIdx.x % shares * int(share);
+    const int k = min(int(share), all - first_side);
+    const Index slice = blockIdx.x / shares;
     const Room room(memory, n);
-    T_A* answers = x + PARTS * slice * n * k;
+    T_A* answers = x + PARTS * (slice * n * all + first_side);
     const T_A* given_a = a + PARTS * slice * a_step;
-    const T_A* given_b = b + PARTS * slice * b_step;
+    const T_A* given_b = b + PARTS * (slice * b_step + first_side * b_col);
     const auto side = [&](int i, int c) { return number(given_b, i * b_row + c * b_col); };
 
     // Neighbouring lanes copy neighbours in memory.
@@ -322,20 +340,10 @@ tcs_solve_jordan(
     // better answer is kept; then, for the few matrices that may be singular to working precision, the columns of A^-1.
     Measured found = {inf, one, 0.0, 0.0};
     double of_inverse = 0;
-    const auto size_of = [&](int c, auto answer) {  // rounds the answers and returns max |x|
-        double size = 0;
-        __syncthreads();
-        for_rows(n, [&](int i) {
-            const Number v = rounded(answer(i));
-            save(room.sides[c * LD + i], v), size = larger(size, modulus(v));
-        });
-        return over_block<WARPS>(size, larger);  // it waits until all have saved their entries
-    };
-    const auto rest_of = [&](int slot, int c, double size, auto keep) {
-        return residual(room, slot, [&](int i) { return side(i, c); }, inf, size, keep);
-    };
     const auto nothing = [](int, Number) {};
     int job = -1;  // the answer that is corrected; from k on, part job - k of the columns of A^-1
+    const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };
+    const auto of_b = [&](int i) { return side(i, job); };
     #pragma unroll 1
     while (true) {
         eliminate(room, kind);
@@ -343,17 +351,18 @@ tcs_solve_jordan(
             found.broken = first_broken(room, kind), found.grown = largest_sum(room, k, SLOTS);
             #pragma unroll 1
             for (int c = 0; c < k; ++c) {
-                const double size = size_of(c, [&](int i) { return load(room.sides[c * LD + i]); });
-                const double rest = rest_of(c, c, size, nothing);
-                for_rows(n, [&](int i) { store(answers, Index(i) * k + c, load(room.sides[c * LD + i])); });
+                const double size = keep_rounded(room, c, [&](int i) { return load(room.sides[c * LD + i]); });
+                const double rest = residual(room, c, [&](int i) { return side(i, c); }, inf, size, nothing);
+                for_rows(n, [&](int i) { store(answers, Index(i) * all + c, load(room.sides[c * LD + i])); });
                 if (threadIdx.x == 0) rests[c] = rest, sizes[c] = size;
             }
         } else if (job < k) {
             const double rest = rests[job], size = sizes[job];
-            const auto corrected = [&](int i) { return plus(number(answers, Index(i) * k + job), load(room.sides[LD + i])); };
-            const double new_size = size_of(0, corrected), new_rest = rest_of(0, job, new_size, nothing);
+            const auto corrected = [&](int i) { return plus(answer(i), load(room.sides[LD + i])); };
+            const double new_size = keep_rounded(room, 0, corrected);
+            const double new_rest = residual(room, 0, of_b, inf, new_size, nothing);
             if (new_rest * size < rest * new_size) {
-                for_rows(n, [&](int i) { store(answers, Index(i) * k + job, load(room.sides[i])); });
+                for_rows(n, [&](int i) { store(answers, Index(i) * all + job, load(room.sides[i])); });
                 if (threadIdx.x == 0) rests[job] = new_rest, sizes[job] = new_size;
             }
         } else {
@@ -362,8 +371,8 @@ tcs_solve_jordan(
         __syncthreads();
         do ++job; while (job < k && rests[job] <= bound * inf * sizes[job]);
         if (job < k) {
-            size_of(0, [&](int i) { return number(answers, Index(i) * k + job); });
-            rest_of(0, job, sizes[job], [&](int i, Number r) { save(room.sides[LD + i], r); });
+            keep_rounded(room, 0, answer);
+            residual(room, 0, of_b, inf, sizes[job], [&](int i, Number r) { save(room.sides[LD + i], r); });
             continue;
         }
         const int first = SLOTS * (job - k);
@@ -381,5 +390,6 @@ tcs_solve_jordan(
     seen.beyond = __syncthreads_or(seen.beyond), seen.spoilt = __syncthreads_or(seen.spoilt);
     seen.zero = __syncthreads_or(seen.zero);
     if (threadIdx.x != 0) return;
-    found.report(seen, {kind, bound, least, safe, agrees}, rests, sizes, k, slice, count, board, doubtful, doubts);
+    const Limits limits = {kind, bound, least, safe, agrees};
+    found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubts, first_side, all);
 }

@@ -411,5 +411,6 @@ tcs_solve_rows(
         for (int p = 0; p < PARTS; ++p) x[PARTS * (first * n + e) + p] = v.part[p];
     }
     if (lane != 0 || slice >= count) return;
-    found.report(seen, {kind, bound, least, safe, agrees}, &of_rest, &size, 1, slice, count, board, doubtful, doubts);
+    const Limits limits = {kind, bound, least, safe, agrees};
+    found.report(seen, limits, &of_rest, &size, 1, slice, count, board, doubtful, doubts, 0, 1);
 }

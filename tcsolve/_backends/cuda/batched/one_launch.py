@@ -76,7 +76,7 @@ def solve_and_judge(a, b, kind, band, limits):
     doubtful, (bound, *others) = cupy.empty(len(a), bool) if len(a) > 1 else None, limits
     results = None, doubtful, count.doubts
     x = _solve(a, b, kind, band, results, (bound, None, *others))
-    return x, doubtful, count.new()
+    return x, doubtful, min(count.new(), len(a))
 
 
 @functools.lru_cache(maxsize=128)
@@ -111,7 +111,8 @@ def _solve(a, b, kind, band, results, limits):
         args = (x, *results, *steps(a), *steps(b)[:3], *how, m, n)
     else:
         work = (cupy.empty(shape.work, np.result_type(a.dtype, np.float64)),) if shape.work else ()
-        args = (x, *results, *work, *steps(a), *steps(b), *how, m, n, k)
+        share = (shape.share,) if shape.share else ()
+        args = (x, *results, *work, *steps(a), *steps(b), *how, m, n, k, *share)
     entry, defines = (shape.name, "tcs_" + shape.name), macros(a) | shape.defines
     launch(entry, (shape.blocks, 1), (shape.threads, 1), args, defines, shape.shared)
     return x

@@ -101,6 +101,26 @@ def test_many_right_hand_sides(n, k, kind, cupy):
         assert ratio(a[0].get(), alone[0, :, 0].get(), b[0, :, c].get()) <= met
 
 
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("k", [8, 16, 40])
+@pytest.mark.parametrize("n", [3, 24, 60, 96])
+def test_the_blocks_of_one_system_share_its_right_hand_sides(n, k, dtype, cupy):
+    a, _ = stack(cupy, 1, n, dtype)
+    _, b = stack(cupy, k, n, dtype, seed=1)
+    a, b = a[0], b[:, :, 0].T
+    x = tcsolve.solve(a, b)
+
+    met = max(1, 2 / n**0.5)
+    for c in range(k):
+        assert ratio(a.get(), x[:, c].get(), b[:, c].get()) <= met
+    told = tcsolve.solve_ex(a, b)
+    assert told.status is Status.CONVERGED and (told.x == x).all()
+    assert told.backward_error <= np.finfo(dtype).eps / 2 * max(2, n**0.5)
+    a[1] = 0
+    with pytest.raises(tcsolve.LinAlgError, match="singular"):
+        tcsolve.solve(a, b)
+
+
 def test_hostile_systems_among_ten_million(cupy):
     """One of 100 is singular, holds a NaN, is ill-conditioned or extreme; others keep their bits."""
     m, n = 10_000_000, 4
