@@ -14,7 +14,8 @@ from tcsolve.kernels.arch import (
 # By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, threads for whose
 # registers a multiprocessor has room) of solve_rows.cu.  For the numbers between, solve_jordan.cu is faster.
 ROWS_SHAPES = {
-    "d": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256), (25, 32, 16, 64, 256)),
+    "d": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256), (17, 24, 16, 64, 256))
+    + ((25, 32, 16, 64, 256),),
     "f": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256)),
     "D": ((1, 4, 2, 128, 512), (5, 8, 8, 128, 512)),
     "F": ((1, 4, 2, 128, 512), (5, 8, 8, 128, 512)),
@@ -25,10 +26,10 @@ ROWS_COLUMNS = 1
 # solve_jordan.cu, for real and for complex matrices.
 JORDAN_SHAPES = (
     ((16, 32, 16), (24, 32, 16), (32, 32, 12), (48, 32, 8), (64, 64, 4), (96, 128, 2)),
-    ((16, 32, 16), (24, 32, 8), (32, 64, 5), (48, 64, 4), (64, 128, 2)),
+    ((16, 32, 16), (24, 32, 8), (32, 32, 8), (48, 64, 4), (64, 128, 2)),
 )
-# Of solve_jordan.cu: number of threads that share a row, and of right-hand sides with the random vectors.  If
-# there is one system, up to JORDAN_SHARES blocks share its right-hand sides.
+# Of solve_jordan.cu: number of threads that share a row; number of right-hand sides, including the random
+# vectors.  If there is one system, up to JORDAN_SHARES blocks share its right-hand sides.
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
@@ -95,7 +96,7 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
 
 
 def _fewest_probes(dtype):
-    """Return the number of random vectors of solve_rows.cu and solve_block.cu; solve_jordan.cu has more."""
+    """Return the least number of random vectors; solve_rows.cu has exactly this number."""
     return 1 if dtype.char in "dD" else 2
 
 
@@ -153,6 +154,7 @@ def _block_shape(n, k, dtype, limit):
         if n <= most and k + probes <= width and shared + STATIC <= limit:
             defines = {"MOST": most, "WIDTH": width, "THREADS": threads}
             defines["RESIDENT"] = BLOCK_THREADS // threads
+            probes = -(-(k + probes) // 8) * 8 - k  # they fill the last tile of 8 columns
             return SolveShape("solve_block", defines, 1, threads, shared, probes, size**2)
     return None
 

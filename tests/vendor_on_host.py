@@ -73,7 +73,7 @@ def doubtful(board, k, limits, triangular):
 
 
 def boards():
-    """Yield (board, system, which systems are doubtful) with ordinary, extreme and special numbers."""
+    """Yield (the board of `Stacks`, system, which are doubtful), with ordinary, extreme and special numbers."""
     rng, (m, n, k) = np.random.default_rng(0), (4000, 6, 2)
     values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-14, 1e-9, 1, 3, 1e200, np.inf, np.nan])
     for kind in ("general", "positive definite", "upper triangular"):
@@ -88,6 +88,15 @@ def boards():
         wanted = doubtful(board, k, limits(system), kind in TRIANGULAR)
         assert not wanted[0] and 0.3 < wanted.mean() < 0.99
         yield board, system, wanted
+
+
+def random_probe(n, c):
+    """Return random vector c of n entries; those of `Ops.probes` are the first two."""
+    bits = 2 * np.arange(n, dtype=np.uint32) + np.uint32(c % 2 + (c // 2 << 28))
+    bits = (bits ^ bits >> np.uint32(16)) * np.uint32(0x85EBCA6B)
+    bits = (bits ^ bits >> np.uint32(13)) * np.uint32(0xC2B2AE35)
+    bits ^= bits >> np.uint32(16)
+    return (bits * 2.0**-31 - 1) * 3**0.5
 
 
 class HostVendor:
@@ -108,13 +117,14 @@ class HostVendor:
         _, n, k = shape
         return 0 if k == 1 and n <= self.largest_at_once else None
 
-    def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False):
+    def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False, probes=None):
         self.solved_at_once.append(a.shape[:2])
         board[:] = 0
         read = self.read_as(a, *(band or ALL_READ), board[:5])
         factored, self.factored = self.factored, []  # the factors of this call are not recorded
         (m, n, k), eps = b.shape, np.finfo(b.dtype).eps
-        probes, near = (1, 1e4 * eps) if b.dtype.char in "dD" else (2, 100 * eps)
+        probes = probes or (1 if b.dtype.char in "dD" else 2)
+        near = 1e4 ** (1 / probes) * eps
         factors, self.factored = self.factor(read, kind, k + probes), factored
         with np.errstate(all="ignore"):
             y = factors.solve(self.rows(b, probes))
@@ -130,7 +140,7 @@ class HostVendor:
         board = np.empty((9 + 2 * b.shape[2], len(a)))
         x = self.solve_at_once(a, b, kind, band, limits[0], board)
         found = doubtful(board, b.shape[2], limits, kind in TRIANGULAR)
-        return x, found, int(found.sum())
+        return x, found, int(found.sum()), board
 
     def measure_one(self, a, band, y, b, info, board, *, residuals=None):
         k = b.shape[1]
@@ -164,7 +174,8 @@ class HostVendor:
         (m, n, k), wide = b.shape, np.result_type(b.dtype, np.float64)
         out = np.empty((m, k + probes, n), wide)
         out[:, :k] = np.swapaxes(b, 1, 2)
-        out[:, k:] = _ops.probes(n).T[2 : 2 + probes]
+        for c in range(probes):
+            out[:, k + c] = random_probe(n, c)
         return out
 
     def measure(self, a, x, b, y, info, out, *, residuals=None, known=None):

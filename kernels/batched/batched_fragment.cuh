@@ -100,7 +100,7 @@ struct Fragment {
     }
 };
 
-// For two products, of [A 0; 0 A'], registers 1 and 2 are zero.
+// With two products, the matrix is [A 0; 0 A'], so registers 1 and 2 are zero.
 using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
 using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 

@@ -5,9 +5,9 @@
 #include "common/async_copy.cuh"
 
 // An operand of ACROSS entries along m or n, and K along k.  If STORE is 1, rows are as in global memory.
-// The same column of 8 rows is read at a time, and these 8 reads must use different banks.  Therefore units
-// are permuted in rows of whole 16-byte words, and FP32 rows of a multiple of 128 bytes are padded.  (With
-// other paddings, copies would not reach the rate of the memory.)
+// Lanes read 8 rows in the same column at a time, and these 8 reads must use different banks.  Therefore, in
+// rows of whole 16-byte words, units of UNIT bytes change places, and FP32 rows of a multiple of 128 bytes are
+// padded.  (With other paddings, copies would not reach the rate of the memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
@@ -18,8 +18,8 @@ struct Operand {
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
     // Bytes that start inside a 16-byte word keep their offset in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // Bytes of a unit, which is read at a time; number of units in all banks; number of units that are permuted among
-    // themselves.
+    // Bytes of a unit, which is read at a time; number of units that fill all banks once; number of units that are
+    // permuted among themselves.
     static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
     static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
                                  : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8
@@ -101,8 +101,8 @@ struct Operand {
         return *reinterpret_cast<const unsigned*>(from);
     }
 
-    // The row in memory with number r of the 8 x 8 block that begins at entry 8 x along m (or n) and 8 z along k.  For
-    // a row outside the matrix, another one.
+    // Row r in memory of the 8 x 8 block (x, z); x counts blocks along m (or n), z along k.  For a row outside the
+    // matrix, the function returns a row inside.
     __device__ __forceinline__ static const char* block_row(const char* matrix, int x, int z, int r) {
         z = min(z, K / 8 - 1);
         if (ALONG_K) return matrix + place(min(8 * x + r, ACROSS - 1), 16 * z);

@@ -218,7 +218,7 @@ struct BlockLU {
             for (int k = 1; k < PANEL; ++k) if (!inverts) save(row_of_x(p + k)[c], u[k]);
         }
         __syncthreads();
-        if (inverts) {  // no later step of this block column reads it
+        if (inverts) {  // no later step of this block column reads the block of L
             #pragma unroll
             for (int k = 1; k < PANEL; ++k) if (k > of_identity) save(row_of_x(p + k)[c], u[k]);
         }

@@ -13,10 +13,11 @@
 //          at which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A NaN makes each norm and size NaN that is computed from it, but not the step and the numbers of `tell`.  If
 //          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
+//          If `doubts` is given, the board has only the numbers of doubtful systems.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubts  one number, to which the number of doubtful systems is added; or null, then doubtful is not written.
-//   near    The size of A^-1 is the largest ||A^-1 g||_1 of PROBES random g (probe.cuh).  If 1 / (||A||_1 times this
-//           size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
+//   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If 1 / (||A||_1 times
+//           this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
 //           allowed.
@@ -152,14 +153,16 @@ struct Measured {
         return good;
     }
 
-    // Writes the numbers of one system to the board, and whether it is doubtful, where these are wanted.  The k answers
-    // may be those from `first` on of `all`.
+    // Writes to `doubtful` whether one system is doubtful, and writes its numbers to the board; either may be null.  If
+    // `doubts` is given, the board gets only doubtful systems.  The system has `all` answers, of which these are the k
+    // from number `first` on.
     __device__ __forceinline__ void report(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
         Index count, double* board, char* doubtful, int* doubts, int first, int all
     ) const {
         const auto write = [&](int number, double v) { board[number * count + slice] = v; };
-        if (board) {
+        const bool good = doubts && is_ordinary(seen, limits, rests, sizes, k);
+        if (board && !good) {
             if (first == 0) {
                 tell(seen, write);
                 write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
@@ -168,7 +171,6 @@ struct Measured {
             for (int c = 0; c < k; ++c) write(at + c, rests[c]), write(at + all + c, sizes[c]);
         }
         if (doubts) {
-            const bool good = is_ordinary(seen, limits, rests, sizes, k);
             if (doubtful) doubtful[slice] = !good;
             if (!good) atomicAdd(doubts, 1);
         }

@@ -97,6 +97,7 @@ tcs_solve_block(
     extern __shared__ __align__(16) char memory[];
     const int n = int(unknowns), k = int(columns), size = (n + PANEL - 1) / PANEL * PANEL;
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, tiles = (k + PROBES + 7) / 8;
+    const int probes = 8 * tiles - k;  // they fill the last tile
     const bool by_rows = a_col <= a_row;  // so that neighbouring threads read neighbours in memory
     const bool mirrored = BANDED && mirror;  // then the norms of rows and of columns are the same
     const Room room(memory, size);
@@ -169,7 +170,7 @@ tcs_solve_block(
         for (int p = 0; p < size; p += WIDTH) {
             const int width = min(WIDTH, size - p);
             copy_block_column(p, width);
-            // In the rows and columns of the matrix, the entries of the identity are zero.
+            // The sums also run over the appended identity, which has only zeros in these rows and columns.
             for (int i = threadIdx.x; i < n; i += THREADS) {
                 const Entry* row = room.x + i * LD;
                 double sum = 0;
@@ -207,13 +208,13 @@ tcs_solve_block(
             const int i = e / (8 * tiles), c = e % (8 * tiles);
             Number v = {0.0, 0.0};
             if (i < n && c < k) v = sides(i, c);
-            if (i < n && c >= k && c < k + PROBES) v.re = random_probe(i, c - k);
+            if (i < n && c >= k) v.re = random_probe(i, c - k);
             save(room.x[i * LD + c], v);
         }
         __syncthreads();
         lu.solve(tiles);
         Measured found = {inf, one, 0.0, double(lu.broken)};
-        for (int p = 0; p < PROBES; ++p) {
+        for (int p = 0; p < probes; ++p) {
             double sum = 0;
             for (int i = threadIdx.x; i < n; i += THREADS) sum += modulus(load(room.x[i * LD + k + p]));
             found.grown = larger(found.grown, over_block<WARPS>(sum, sum_of));

@@ -78,8 +78,8 @@ struct Rows {
     // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and step j finds row j.
     unsigned mask[ROWS], low[ROWS];
 
-    // Subtracts the pivot row from all others, in two steps: for the columns of lane `owner` in pair 0.  LIVE pairs of
-    // columns are left, or fewer.
+    // Takes two steps, one for each column that lane `owner` has in pair 0: each subtracts multiples of its pivot row
+    // from all other rows.  At most LIVE pairs of columns are left.
     template <int LIVE>
     __device__ __forceinline__ void eliminate(const Room& room, int owner, int j) {
         const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, v = threadIdx.x % ACROSS;
@@ -145,8 +145,8 @@ struct Rows {
         from[0] = less(from[0], l, of_pivot[0]), from[1] = less(from[1], l, of_pivot[1]);
     }
 
-    // Eliminates a part of SLOTS columns, from column j on, of which `live` pairs are left.  Few values of LIVE are
-    // compiled.
+    // Eliminates SLOTS columns, from column j on.  A thread has `live` pairs of columns left in each row.  Only some
+    // values of LIVE are compiled.
     template <int LIVE>
     __device__ __forceinline__ void eliminate_part(const Room& room, int live, int j) {
         if constexpr (LIVE > 2) {

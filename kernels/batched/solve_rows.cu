@@ -78,7 +78,7 @@ struct Team {
         __syncwarp();
     }
 
-    // Sends the numbers from `first` on of the row that `sends` names to all lanes.
+    // Sends a row to all lanes: the one that `sends` marks, from number `first` on.
     template <int COUNT>
     __device__ __forceinline__ void spread(
         const Number (&rows)[ROWS][COUNT], const bool (&sends)[ROWS], int first, Number (&sent)[COUNT], int place

@@ -78,7 +78,7 @@ class Stacks(Protocol):
     # ---- solves by one launch --------------------------------------------------
 
     def bytes_at_once(self, alone, shape, dtype, kind, band):
-        """Return the bytes that `solve_at_once` allocates for its factors.
+        """Return the bytes that `solve_and_judge` allocates for its factors and the board.
 
         The result is None if the systems do not fit, or if other methods are faster.
 
@@ -108,19 +108,20 @@ class Stacks(Protocol):
             Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
         board : array, shape (9 + 2 k, m), float64, contiguous
             Receives the rows `seen` of `read_as`, then the rows `out` of `measure`.  If all entries are
-            read, only the fourth of the rows `seen` has a meaning.  The 1-norm of y is that of A**-1 g for
-            one or two random g.  If `exact`, or if rcond may be below epsilon, it is that of A**-1.  info
-            is the step at which the factorization broke down, or 0.
+            read, only the fourth of the rows `seen` has a meaning.  In the rows `out`, y is A**-1 g for one
+            or two random g.  If `exact`, or if rcond may be below epsilon, the 1-norm of A**-1 stands there
+            instead of that of y.  info is the step at which the factorization broke down, or 0.
         exact : bool
             See `board`.
         """
 
     def solve_and_judge(self, a, b, kind, band, limits):
-        """Return (x, which systems are doubtful, their number) for a stack of small systems.
+        """Return (x, which systems are doubtful, their number, the board) for a stack of small systems.
 
         The first arguments are those of `solve_at_once`, and x has the same bits.  x and the flags, an array
         of bool (m,), are on the device; the number is on the host.  For a single system there are no flags
-        (None): the number tells whether it is doubtful.
+        (None): the number tells whether it is doubtful.  The board is that of `solve_at_once`, but only its
+        entries for doubtful systems have a meaning.  It is None for the smallest systems.
 
         A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
         limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest

@@ -171,11 +171,7 @@ def _plain_answer(a, b, assume_a, options):
         return plain_answer(a, b) if assume_a in (None, "gen", "general") else None
     if device not in ("auto", "cuda"):
         return None
-
-    def solve_others(a, b):
-        return _solved(a, b, assume_a, options, False, False)
-
-    return plain_answer_there(a, b, assume_a, lower, check_finite, solve_others)
+    return plain_answer_there(a, b, assume_a, lower, check_finite)
 
 
 def solve_ex(

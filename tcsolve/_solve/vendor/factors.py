@@ -1,4 +1,4 @@
-"""Factors that are made of other factors: in parts, of the transposes, for complex right-hand sides, later.
+"""Factors made from others: in parts, of the transposes, for complex b, or computed only when needed.
 
 Each has `solve(rhs, adjoint=False)` and `taken(which)`, as the factors of `ops.vendor.factor`.
 """

@@ -158,7 +158,7 @@ def errors_on(board, system):
         error = rest / inf / size
         error = np.where(np.isfinite(size), np.where(rest == 0, 0.0, error), np.nan)
         is_safe = (inf > 1 / SAFE) & (inf < SAFE) & (one < SAFE)
-        # Otherwise products with x may overflow or underflow.  A zero x is exact if b is zero.
+        # With a larger or smaller x, products may overflow or underflow.  A zero x is exact if b is zero.
         exact = (size < SAFE) & ((size > 1 / SAFE) | (size == 0) & (rest == 0))
         met = is_safe & (exact & (error <= system.bound)).all(axis=0)
     return error.T, met, is_safe

@@ -3,14 +3,22 @@
 These are small systems that one launch solves and finds plain, and single ones that the library factors.
 """
 
+import time
+
 import numpy as np
 
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
-from tcsolve._solution import raise_or_warn
+from tcsolve._solution import contradicted, raise_or_warn
 from tcsolve._solve.vendor.measure import limits
-from tcsolve._solve.vendor.solve import answer_by_factors, suits_library
+from tcsolve._solve.vendor.result import solution_of
+from tcsolve._solve.vendor.solve import (
+    answer_by_factors,
+    require_finite_systems,
+    settled_few,
+    suits_library,
+)
 from tcsolve._solve.vendor.system import System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
@@ -22,19 +30,12 @@ LARGEST = 2048
 RARE = 4
 
 
-def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
+def plain_answer_there(a, b, assume_a, lower, check_finite):
     """Return x for CuPy arrays of the systems of this module; None for others, or if too many are not plain.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
-    The other systems of a stack are solved by the general code, which reports their statuses.  x has the bits
-    that the general code would give.
-
-    Parameters
-    ----------
-    a, b, assume_a, lower, check_finite
-        As in `tcsolve.solve`.
-    solve_others : callable, (a, b) -> Solution
-        Solves the systems of a stack that are not plain, by the general code.
+    If at most a quarter of the systems of a stack are not plain, their statuses raise the usual errors and
+    warnings.  x has the bits that the general code would give.  The arguments are those of `tcsolve.solve`.
     """
     if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
         return None
@@ -67,13 +68,22 @@ def plain_answer_there(a, b, assume_a, lower, check_finite, solve_others):
         if report is not None:
             raise_or_warn(report)
         return x
-    x, doubtful, doubts = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
+    judged = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
+    x, _, doubts, _ = judged
+    if doubts * RARE > len(columns):
+        return None
     if doubts:
-        if doubts * RARE > len(columns):
-            return None
-        few = ops.xp.flatnonzero(doubtful)
-        others = solve_others(system.a[few], columns[few])
-        x[few] = others.x
-        places = np.unravel_index(ops.host(few)[0], a.shape[:-2])
-        raise_or_warn(others, places=np.stack(places, axis=1))
+        ops.guarded(_settle_doubtful)(ops, system, judged, a.shape[:-2], check_finite)
     return x.reshape(b.shape)
+
+
+def _settle_doubtful(ops, system, judged, batch, check_finite):
+    """Replace the answers to doubtful systems, and raise or warn as their statuses say."""
+    start, (x, is_doubtful, _, board) = time.perf_counter(), judged
+    few = ops.xp.flatnonzero(is_doubtful)
+    some, part = settled_few(ops, system, x, few, board)
+    x[few] = part.x
+    require_finite_systems(ops, some, part, check_finite)
+    solution = solution_of(part, ops, part.codes.shape, part.x.shape, start, 0)
+    places = np.unravel_index(ops.host(few)[0], batch)
+    raise_or_warn(contradicted(solution, part.apart), places=np.stack(places, axis=1))

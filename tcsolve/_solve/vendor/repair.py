@@ -80,7 +80,7 @@ def _solve_scaled(ops, system, x, is_safe):
     error = np.where(kept[:, None], error, errors_of(ops, system, x))
     (info,) = ops.host(factors.info)
     codes = _codes_of(ops, system, x, error)
-    # A matrix that is not positive definite may have had an LU, whose answer meets the bound.
+    # For 'positive definite', the first x may come from an LU, and meet the bound though A is not definite.
     codes[(info != 0) & (~kept | (system.kind == "positive definite"))] = system.broken
     none = np.zeros(len(codes), bool)
     return Part(x, codes, rconds_of_scaled(ops, a, row, col, factors), error, steps, none, none)

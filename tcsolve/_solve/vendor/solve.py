@@ -53,6 +53,8 @@ __all__ = [
     "answer_by_factors",
     "answered",
     "goes_to_vendor",
+    "require_finite_systems",
+    "settled_few",
     "solve_by_vendor",
     "suits_library",
     "together",
@@ -156,12 +158,12 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
     part = _in_parts(ops, system, size)
     if part is None:
         return None
-    _require_finite(ops, system, part, check_finite)
+    require_finite_systems(ops, system, part, check_finite)
     solution = solution_of(part, ops, batch, shape, start, _bytes(ops, system, size))
     return solution, part.apart.reshape(batch)
 
 
-def _require_finite(ops, system, part, check_finite):
+def require_finite_systems(ops, system, part, check_finite):
     """Raise an InputError if `check_finite` and A or b holds NaN or Inf; `system` has the caller's arrays."""
     bad = distinct(part.spoilt).any() or distinct(part.codes).max() > ILL_CONDITIONED
     if check_finite and bad:
@@ -288,7 +290,7 @@ def answer_by_factors(ops, system, shape, check_finite):
     part = settled(ops, read, x, factors, found)
     if part is None:
         return None
-    _require_finite(ops, system, part, check_finite)
+    require_finite_systems(ops, system, part, check_finite)
     solution = solution_of(part, ops, (), shape, start, _bytes(ops, system, 1))
     return solution.x, contradicted(solution, part.apart[0])
 
@@ -321,14 +323,25 @@ def _bytes_at_once(ops, system):
 def _solve_and_judge(ops, system):
     """Return the `Part` of a long stack that one launch solves; only doubtful systems are solved again."""
     system = system._replace(exact=True)
-    x, is_doubtful, doubts = ops.vendor.solve_and_judge(*system[:4], limits(system))
+    x, is_doubtful, doubts, board = ops.vendor.solve_and_judge(*system[:4], limits(system))
     few = ops.xp.flatnonzero(is_doubtful) if doubts else ()
+    return _with_few(ops, system, x, few, lambda some: _judged_again(ops, some, x, few, board))
 
-    def again(some):
-        board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
-        return _solve_at_once(ops, some, board), Later(ops, some, PROBES), board
 
-    return _with_few(ops, system, x, few, again)
+def settled_few(ops, system, x, few, board):
+    """Return (the doubtful systems `few` of a stack, their `Part`), from the results of `solve_and_judge`."""
+    some = system._replace(a=system.a[few], b=system.b[few])
+    of_some, factors, board = _judged_again(ops, some, x, few, board)
+    return some, settled(ops, some, of_some, factors, ops.host(board)[0])
+
+
+def _judged_again(ops, some, x, few, board):
+    """Return x, the factors and the board of the systems `few`; without a board they are solved again."""
+    factors = Later(ops, some, PROBES)
+    if board is not None:
+        return x[few], factors, board[:, few]
+    board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
+    return _solve_at_once(ops, some, board), factors, board
 
 
 def _solve_at_once(ops, system, board):

@@ -26,6 +26,8 @@ TRIANGLE = 2
 # A**-1.  For p vectors the multiple is the pth root.  Only about one of 10**4 matrices with an rcond below
 # epsilon has an estimate above it; see `look_at` in `tcsolve._solve.vendor.measure`.
 NEAR = 1e4
+# Number of rows of the board besides two for each right-hand side.
+NUMBERS = 9
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
@@ -35,6 +37,9 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 # because the launch takes as many operations for them as for full matrices; it is lowest for a single real
 # triangle in FP64, for which there are other kernels.
 FEW = 8
+# From this n on, `solve_and_judge` returns the board of a stack.  For smaller matrices, the board would take
+# much memory, compared with A.
+TOLD_FROM = 16
 MOST_ALONE = {"general": (416, 320), "positive definite": (256, 256)}
 MOST_ALONE_COMPLEX = {"general": (192, 192), "positive definite": (96, 192)}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
@@ -47,14 +52,20 @@ MOST_ALONE_SLOWLY = {"general": (128, 128), "positive definite": (64, 64)}
 
 def bytes_at_once(alone, shape, dtype, kind, band):
     """As `Stacks.bytes_at_once`."""
-    _, n, k = shape
+    m, n, k = shape
     if kind not in KINDS:
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
         most = _most_alone(dtype)[kind][k > FEW] if alone else MOST_TOGETHER[kind]
     if k == 0 or n > most or _shape(1, n, k, dtype, None) is None:
         return None
-    return _shape(*shape, dtype, band).work * np.result_type(dtype, np.float64).itemsize
+    wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
+    return _shape(m, n, k, dtype, band).work * wide + 8 * (NUMBERS + 2 * k) * m * told
+
+
+def _is_told(m, n):
+    """Tell whether `solve_and_judge` returns the board."""
+    return m > 1 and n >= TOLD_FROM
 
 
 def _most_alone(dtype):
@@ -73,10 +84,11 @@ def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
 def solve_and_judge(a, b, kind, band, limits):
     """As `Stacks.solve_and_judge`."""
     count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
-    doubtful, (bound, *others) = cupy.empty(len(a), bool) if len(a) > 1 else None, limits
-    results = None, doubtful, count.doubts
-    x = _solve(a, b, kind, band, results, (bound, None, *others))
-    return x, doubtful, min(count.new(), len(a))
+    (m, n, k), (bound, *others) = b.shape, limits
+    doubtful = cupy.empty(m, bool) if m > 1 else None
+    board = cupy.empty((NUMBERS + 2 * k, m)) if _is_told(m, n) else None
+    x = _solve(a, b, kind, band, (board, doubtful, count.doubts), (bound, None, *others))
+    return x, doubtful, min(count.new(), m), board
 
 
 @functools.lru_cache(maxsize=128)

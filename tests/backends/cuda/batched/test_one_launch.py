@@ -70,7 +70,7 @@ def test_a_system_has_the_same_bits_in_any_company(n, dtype, cupy):
         assert (x[s : s + 2] == tcsolve.solve(a[s : s + 2], b[s : s + 2])).all()
         if (
             1 < n <= 128
-        ):  # other kernels may solve one larger system, and a division solves one of n = 1
+        ):  # n = 1 is a division; a single system with n > 128 may take other kernels
             assert (x[s] == tcsolve.solve(a[s], b[s])).all()
     assert (x[7:30] == tcsolve.solve(a[7:30], b[7:30])).all()
     a[5], a[9, 0] = 0, cupy.nan
@@ -110,12 +110,13 @@ def test_the_blocks_of_one_system_share_its_right_hand_sides(n, k, dtype, cupy):
     a, b = a[0], b[:, :, 0].T
     x = tcsolve.solve(a, b)
 
-    met = max(1, 2 / n**0.5)
-    for c in range(k):
-        assert ratio(a.get(), x[:, c].get(), b[:, c].get()) <= met
     told = tcsolve.solve_ex(a, b)
     assert told.status is Status.CONVERGED and (told.x == x).all()
-    assert told.backward_error <= np.finfo(dtype).eps / 2 * max(2, n**0.5)
+    wide = np.clongdouble
+    rest = np.abs(b.get() - a.get().astype(wide) @ x.get().astype(wide)).max(axis=0)
+    error = rest / np.abs(a.get()).sum(axis=1).max() / np.abs(x.get()).max(axis=0)
+    np.testing.assert_allclose(told.backward_error, error.astype(float), rtol=1e-3)
+    assert (error <= told.bound).all()
     a[1] = 0
     with pytest.raises(tcsolve.LinAlgError, match="singular"):
         tcsolve.solve(a, b)
@@ -249,7 +250,7 @@ def test_the_doubtful_fp32_systems_are_those_with_an_rcond_below_epsilon(n, k, c
     true /= np.abs(np.linalg.inv(wide)).sum(axis=1).max(axis=1)
     args = a, b, "general", None, (1.0, eps, 1e100, -1.0)
 
-    _, doubtful, doubts = vendor.solve_and_judge(*args)
+    _, doubtful, doubts, _ = vendor.solve_and_judge(*args)
 
     assert (true < 100 * eps).sum() > 5
     assert (doubtful.get() == (true < eps)).all() and doubts == (true < eps).sum()

@@ -7,6 +7,7 @@ import pytest
 from bounds import MET, host, ratio
 from structures import KINDS, as_read, matrices, right_hand_sides
 from switches import skip_on_other_chips
+from tcsolve.kernels.system_shapes import solve_shape
 from vendor_on_host import HostVendor, boards
 from vendor_on_host import doubtful as doubtful_on_host
 
@@ -219,6 +220,8 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
     if vendor.bytes_at_once(False, sizes, np.dtype(dtype), "general", None) is None:
         assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
+    arch, chip = f"sm_{cupy.cuda.Device().compute_capability}", {"multiprocessors": 1}
+    probes = solve_shape(m, n, k, np.dtype(dtype), False, arch=arch, **chip).probes
     lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
@@ -229,7 +232,7 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
             a[1], a[2, 0, 0] = 0, np.nan
         band = band_of(kind, lower, a.dtype)
         wanted, found = np.zeros((9 + 2 * k, m)), cupy.full((9 + 2 * k, m), -7.0)
-        HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted)
+        HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted, probes=probes)
 
         bound = 0.0 if n % 2 else 1.0  # every answer is corrected, or none
         args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band, bound
@@ -240,11 +243,14 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
             1e100,
             4 * n * float(np.finfo(dtype).eps) if band and band[2] else -1.0,
         )
-        judged, flags, doubts = vendor.solve_and_judge(*args[:-1], limits)
+        judged, flags, doubts, numbers = vendor.solve_and_judge(*args[:-1], limits)
         told = doubtful_on_host(found, k, limits, kind in TRIANGULAR)
         assert np.array_equal(judged.get(), x, equal_nan=True)
         assert doubts == told.sum()
         assert flags is None if m == 1 else np.array_equal(flags.get(), told)
+        if numbers is not None:
+            assert np.array_equal(numbers.get()[:, told], found[:, told], equal_nan=True)
+        assert (numbers is None) == (m == 1 or n < 16)
 
         sound = np.array([s for s in range(m) if m <= 3 or s not in (1, 2)])
         for s in sound:
