@@ -97,11 +97,11 @@ OURS = {
         "first x, and the corrections of LU-IR, are in BF16 with every operation rounded; GMRES has left "
         "preconditioning; the forward and the backward error, in 2-norms of vectors and the Frobenius norm "
         "of A, must be below 4.44e-16, in at most 50 cycles. The smallest count over the five multipliers "
-        "and eight tolerances is taken; of those for "
-        f"{SOLUTIONS} random x, the median, and in brackets the range. 'multiplier 1' is the same with that "
-        "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
-        "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa scaled' is in the "
-        "2-norm. For hangGlider_2 it is not that of the thesis, so theirs seems to be another matrix."
+        f"and eight tolerances is taken for each of {SOLUTIONS} random x; the cell has the median of these "
+        "counts, and in brackets their range. 'multiplier 1' is the same with that multiplier alone. 'zero "
+        "pivots' is their number with the multiplier 1; they are replaced here by 2^-8 times the largest "
+        "entry, and how the thesis avoids them is not known. 'kappa scaled' is in the 2-norm. For "
+        "hangGlider_2 it is not that of the thesis, so theirs seems to be another matrix."
     ),
     "scaling": (
         "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "

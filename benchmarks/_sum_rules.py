@@ -75,7 +75,10 @@ def grid(depth):
 
 
 def variations(rule):
-    """Return rules that differ from this one for small numbers and zeros; the `normalized` ones for all."""
+    """Return variations of a rule for small numbers and zeros.
+
+    The `normalized` ones also differ for other numbers.
+    """
     leasts = (-1000, -149, *range(-136, -123))
     return [
         replace(rule, least=least, normalized=normalized, zero=zero, counts_zeros=counts)

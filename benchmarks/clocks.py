@@ -63,7 +63,7 @@ def watched(run):
         rows = parse(smi.stdout.read())
     if not rows:
         sys.exit(
-            "nvidia-smi reported neither clock nor power; use the one of the driver, in a recent version"
+            "nvidia-smi reported neither clock nor power; use the nvidia-smi of a recent driver"
         )
     # nvidia-smi started after the warm-up, so all rows are from times with work.
     clock, power, most, limit = np.median(rows, axis=0)

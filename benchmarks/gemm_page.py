@@ -193,8 +193,9 @@ def error(results):
         *lines,
         f"Refinement reduces the error and takes more time: at n = {large} the error is {times(smaller['a'])}"
         f" smaller with 'a' and {times(smaller['ab'])} with 'ab', for {1 / dearer['a']:.1f} and"
-        f" {1 / dearer['ab']:.1f} times the time. The operands are scaled, and sums on the tensor cores end"
-        f" after 64 terms. So 'ab' is {'at least as accurate as' if better else 'less accurate than'} FP32"
+        f" {1 / dearer['ab']:.1f} times the time. The operands are scaled. The tensor cores sum 64 terms"
+        " at a time, and these sums are added in FP32 registers, rounded to nearest. So"
+        f" 'ab' is {'at least as accurate as' if better else 'less accurate than'} FP32"
         f" (its error is {times(smaller['fp32'] / smaller['ab'])} that of FP32). The fourth product of 'full'"
         f" changes the error by {fourth:.0f} %.",
     ]

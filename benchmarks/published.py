@@ -128,7 +128,7 @@ def verdict_bf16(row):
         return f"with their factors, their GMRES and their bounds the count agrees{replaced}"
     if close(middle(row["multiplier 1"]), theirs):
         counted = "counted as they do, but with the multiplier 1, the count agrees"
-        return f"{counted}{replaced}; another gives fewer"
+        return f"{counted}{replaced}; with another multiplier it is smaller"
     return UNEXPLAINED
 
 

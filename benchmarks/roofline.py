@@ -143,7 +143,7 @@ class Factoring:
         with_it, without = (self.run(self.copy(), look_ahead) for look_ahead in (True, False))
         if with_it.misled:
             sys.exit(
-                "A was expected to be diagonally dominant from its sums, and is not: not timed"
+                "A seems diagonally dominant by its row and column sums, but the LU disproves it: not timed"
             )
         equal = bool((with_it.lu == without.lu).all()) and bool(
             (with_it.order == without.order).all()

@@ -320,8 +320,8 @@ def explanation(rows, facts):
         least = min(row["cond_scaled"] for row in hard)
         listed = ", ".join(f"{row['matrix']} ({row['cond_scaled']:.0e})" for row in hard)
         yield (
-            "- From fp16x3 these needed FP64 factors. Their condition number, after scaling, is at least "
-            f"{least:.0e}: {listed}."
+            "- These matrices need FP64 factors if fp16x3 is asked for. Their condition number, after "
+            f"scaling, is at least {least:.0e}: {listed}."
         )
     ill = [row["matrix"] for row in rows if row["auto"]["status"] == "ILL_CONDITIONED"]
     if ill:

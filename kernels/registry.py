@@ -72,8 +72,8 @@ from tcsolve.kernels.system_shapes import (
     BLOCK_SHAPES,
     BLOCK_THREADS,
     JORDAN_ACROSS,
-    JORDAN_SHAPES,
     ROWS_SHAPES,
+    jordan_shapes,
 )
 
 __all__ = ["KERNELS", "KernelSpec"]
@@ -242,7 +242,7 @@ KERNELS = {
             | {"RESIDENT": resident}
             for number in _NUMBERS
             for banded in (0, 1)
-            for most, threads, resident in JORDAN_SHAPES[number["COMPLEX"]]
+            for most, threads, resident in jordan_shapes(1 + number["COMPLEX"], banded)
         ),
     ),
     "solve_block": KernelSpec(

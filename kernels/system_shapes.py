@@ -12,7 +12,7 @@ from tcsolve.kernels.arch import (
 )
 
 # By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, threads for whose
-# registers a multiprocessor has room) of solve_rows.cu.  For the numbers between, solve_jordan.cu is faster.
+# registers a multiprocessor has room) of solve_rows.cu.  For more rows, solve_jordan.cu is faster.
 ROWS_SHAPES = {
     "d": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256), (17, 24, 16, 64, 256))
     + ((25, 32, 16, 64, 256),),
@@ -28,6 +28,8 @@ JORDAN_SHAPES = (
     ((16, 32, 16), (24, 32, 16), (32, 32, 12), (48, 32, 8), (64, 64, 4), (96, 128, 2)),
     ((16, 32, 16), (24, 32, 8), (32, 32, 8), (48, 64, 4), (64, 128, 2)),
 )
+# The largest number of rows for solve_jordan.cu if a structure says which entries are read.
+JORDAN_BANDED = 64
 # Of solve_jordan.cu: number of threads that share a row; number of right-hand sides, including the random
 # vectors.  If there is one system, up to JORDAN_SHARES blocks share its right-hand sides.
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
@@ -64,6 +66,11 @@ class SolveShape(NamedTuple):
     share: int = 0
 
 
+def jordan_shapes(parts, banded):
+    """Return the shapes of solve_jordan.cu for entries of one or two real numbers."""
+    return [s for s in JORDAN_SHAPES[parts - 1] if not banded or s[0] <= JORDAN_BANDED]
+
+
 def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
     """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
@@ -84,7 +91,9 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
         shape = _rows_shape(count, n, dtype)
     shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
     if shape is None and shares <= (JORDAN_SHARES if count == 1 else 1):
-        shape = _jordan_shape(count * shares, n, -(-k // shares), dtype, limit)
+        shapes = jordan_shapes(_parts(dtype), banded)
+        shape = _jordan_shape(shapes, n, -(-k // shares), dtype, limit)
+        shape = shape and shape._replace(blocks=count * shares)
     if shape is None:
         shape = _block_shape(n, k, dtype, limit)
         if shape is not None:
@@ -126,15 +135,16 @@ def _rows_bytes(most, lanes, parts, itemsize, probes):
     return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16
 
 
-def _jordan_shape(blocks, n, share, dtype, limit):
+def _jordan_shape(shapes, n, share, dtype, limit):
+    """Return the shape with a single block."""
     parts = _parts(dtype)
-    for most, threads, resident in JORDAN_SHAPES[parts - 1]:
+    for most, threads, resident in shapes:
         shared = _jordan_bytes(n, most, threads, parts, dtype.itemsize)
         if n <= most and shared + STATIC <= limit:
             defines = {"MOST": most, "ACROSS": JORDAN_ACROSS, "THREADS": threads}
             defines["RESIDENT"] = resident
             probes = JORDAN_SIDES - share
-            return SolveShape("solve_jordan", defines, blocks, threads, shared, probes, 0, share)
+            return SolveShape("solve_jordan", defines, 1, threads, shared, probes, 0, share)
     return None
 
 

@@ -128,7 +128,7 @@ def condition(n, *, cond=DEFAULT_COND, **_):
 _FAMILIES = {
     svd: "General matrix, singular values",
     spd: "Hermitian positive definite matrix, eigenvalues",
-    heev: "Hermitian indefinite matrix, eigenvalues of random sign and modulus",
+    heev: "Hermitian indefinite matrix, eigenvalues of random sign, with moduli",
 }
 _SPECTRA = {
     geo: "in geometric progression",

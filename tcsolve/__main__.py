@@ -12,7 +12,7 @@ def main():
     """Run the command line with the arguments of the process, and return its exit code.
 
     Ctrl-C ends the process with exit code 130 and one line on standard error.  This also holds while
-    modules are imported.  In the program of `tcsolve run`, it does what it does without tcsolve.
+    modules are imported.  In a program that `tcsolve run` runs, Ctrl-C acts as it does without tcsolve.
 
     Returns
     -------

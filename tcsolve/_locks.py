@@ -23,7 +23,8 @@ class ForkSafeLock:
     ----------
     interrupted : bool
         True if another thread held the lock at the fork.  The data that it was changing may then be
-        inconsistent.  Code whose data the child can use repairs them, and then sets this to False.
+        inconsistent.  If the child can use the data, the code that owns them repairs them, and then sets
+        this to False.
     """
 
     def __init__(self):

@@ -20,8 +20,8 @@ class Paths:
     dominant_strips : bool
         A strip with a dominant diagonal is factored without a pivot search.
     square_rows : float
-        A wide panel of a dominant matrix with at least this many rows may be square, if the device supports
-        this: pivots are searched only in its top square block.
+        A wide panel of a dominant matrix may be square if it has at least this many rows and the device
+        supports this.  The pivots of a square panel are searched only in its top square block.
     look_ahead : bool
         A panel is factored while the update before it runs.
     overlap_rows : float
@@ -50,8 +50,8 @@ class Paths:
     single_survey : bool
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int
-        The survey sums parts of rows and columns first.  The one block of tcs_extremes adds up to this many
-        partial sums; if there are more, another kernel adds them first.
+        The survey sums parts of rows and columns first.  If there are at most this many partial sums, the
+        one block of tcs_extremes adds them; if there are more, another kernel adds them first.
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool

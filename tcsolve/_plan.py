@@ -49,8 +49,9 @@ class Plan:
         True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
-        with U.  By default, as many as take the time of a solve with the next rung, but at least 30 and at
-        most 300.  If there is no next rung, or if the device emulates the next rung, it is 300.
+        with U.  The default is the number of corrections that take as long as a solve with the next rung,
+        but at least 30 and at most 300.  If there is no next rung, or if the device emulates the next rung,
+        it is 300.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float

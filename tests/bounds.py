@@ -56,7 +56,7 @@ def ratio(a, x, b):
 def forward_ratio(a, x, y):
     """Return ``||x - y|| / ||y||`` over ``2 cond(A) u sqrt(n)``, for two answers of one system.
 
-    Two answers whose backward errors are at most ``u sqrt(n)`` differ by no more, to first order
+    It is at most 1, to first order, if the backward errors of both answers are at most ``u sqrt(n)``
     (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002, theorem 7.2).
     """
     a = host(a)

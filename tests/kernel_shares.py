@@ -2,9 +2,9 @@
 
     python tests/kernel_shares.py
 
-compiles them into the cache of kernels: first those that tests measure, then the others from the last one
-on. The tests start this script, because one core would be idle otherwise. With --all, it compiles every macro
-set for every architecture, which takes about an hour.
+compiles them into the cache of kernels: first those that tests measure, then the others in reverse order.
+The tests start this script, because one core would be idle otherwise. With --all, it compiles every macro set
+for every architecture, which takes about an hour.
 """
 
 import itertools
@@ -100,9 +100,10 @@ def covering(variants, known):
 
 
 def shared_out(name):
-    """Return {arch: macro sets}; in each group, they and those of other tests have each value of each macro.
+    """Return {arch: macro sets}.
 
-    The macro sets of a group are dealt out to its architectures one after the other.
+    Together, the sets of a group and those that other tests compile have each value of each macro.  The sets
+    of a group are dealt out to its architectures one after the other.
     """
     shares = {}
     for archs in groups_of(name):

@@ -48,8 +48,8 @@ MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 37, 43
 MOST_OF_STACKS = 14
 MOST_POSITIONAL = 6
 # What a constructor may call: the constructor of its base; what makes small containers, locks, and threads
-# that are not started; what adds a lock, or the calls of a thread, to the weak set in which a fork finds it;
-# and the leading dimension.
+# that are not started; `add` of the weak sets with all locks and calls, which a fork reads; and `ld`, the
+# leading dimension.
 SMALL = {"len", "tuple", "list", "dict", "set", "ForkSafeLock"}
 SMALL |= {"threading.Lock", "threading.RLock", "threading.Thread"}
 SMALL |= {"_locks.add", "_Calls.every.add", "ld"}

@@ -73,7 +73,7 @@ def doubtful(board, k, limits, triangular):
 
 
 def boards():
-    """Yield (the board of `Stacks`, system, which are doubtful), with ordinary, extreme and special numbers."""
+    """Yield (board of `Stacks`, system, which are doubtful) with ordinary, extreme and special numbers."""
     rng, (m, n, k) = np.random.default_rng(0), (4000, 6, 2)
     values = np.array([0, 1e-320, 1e-200, 1e-17, 1e-14, 1e-9, 1, 3, 1e200, np.inf, np.nan])
     for kind in ("general", "positive definite", "upper triangular"):

@@ -8,11 +8,11 @@
 //   doubts    counts a doubtful system once for each of its blocks; `doubtful` may be given only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
-// vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r.  Of these, its registers c have the columns
-// SLOTS c + 2 v and the next.  After SLOTS columns, the registers move one place to the left, so that the next columns
-// are in register 0 again.  Rows are not moved.  A step subtracts multiples of the pivot row from all other rows, also
-// from those of earlier pivots.  So the right-hand sides become the solutions, without a back substitution, which would
-// take as many steps again.
+// vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r; pair c of a row has the columns
+// SLOTS c + 2 v and the next.  After SLOTS columns, the pairs move one place to the left, so that the next columns are
+// in pair 0 again.  Rows are not moved.  A step subtracts multiples of the pivot row from all other rows, also from
+// those of earlier pivots.  So the right-hand sides become the solutions, without a back substitution, which would take
+// as many steps again.
 //
 // Corrections and the columns of A^-1 are computed by eliminating the matrix in shared memory again.
 //

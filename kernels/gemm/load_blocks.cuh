@@ -1,8 +1,8 @@
 // Fragments from shared memory by ldmatrix: 8 x 8 blocks of 16-bit numbers.
 //
-// Lane l gives the address of row l % 8 of block l / 8, 16 bytes; the addresses of lanes 16 and up are not used for two
-// blocks.  Register i of lane l becomes entries 2 (l % 4) and 2 (l % 4) + 1 of row l / 4 of block i, of column l / 4 if
-// TURNED.
+// Lane l gives the address of row l % 8 of block l / 8, 16 bytes.  If only two blocks are loaded, the addresses of
+// lanes 16 and up are not used.  Register i of lane l becomes entries 2 (l % 4) and 2 (l % 4) + 1 of a line of block i:
+// of row l / 4, or of column l / 4 if TURNED.
 #pragma once
 
 #include "common/sm_addresses.cuh"

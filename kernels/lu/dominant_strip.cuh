@@ -101,7 +101,7 @@ __device__ __forceinline__ bool dominates(Dominant& s, Team& team, const float* 
 
 // The rows of the diagonal in the registers of a block: a thread has every DOWN-th row and every ACROSS-th column.
 constexpr int ACROSS = 16, DOWN = ALL / ACROSS, HEIGHT = STRIP / DOWN, BREADTH = STRIP / ACROSS;
-static_assert(ACROSS % DOWN == 0, "columns of a group of rows have one place in the registers");
+static_assert(ACROSS % DOWN == 0, "DOWN successive pivots have their columns in the same registers");
 struct Square { float at[HEIGHT][BREADTH]; };
 
 __device__ __forceinline__ void load(Square& square, const float* a, Index lda) {
@@ -160,7 +160,7 @@ __device__ __forceinline__ void factor_diagonal(Dominant& s, Square& square) {
     }
 }
 
-// Subtracts from the next EDGE columns of a slab the product of the `done` columns of L that are already known and U.
+// Subtracts L U from the next EDGE columns of a slab, where L has the `done` columns that are already known.
 __device__ __forceinline__ void eliminate_before(Slab& slab, const Dominant& s, int done) {
     constexpr int LANES = 4, APART = WARP / LANES, EACH = WARP / APART, PARTS = EDGE / (4 * LANES);
     const int lane = threadIdx.x % WARP, r = lane / LANES, q = done + lane % LANES * 4;

@@ -30,13 +30,13 @@ struct __align__(16) Candidate {
     float l;        // the multiplier of that update
 };
 constexpr unsigned NO_CODE = 0xffffffff;
-static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places are less than those of no row");
+static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places fit in 16 bits; 0xffff is no place");
 
 // The candidates of two columns, and three rows, can be under way or in use at the same time.  There are four buffers
 // for rows, so that the number of a buffer is j modulo 4.
 constexpr int ROW_WORDS = WIDTH / 4, ROW_BUFFERS = 4;
 static_assert(WARP % ROW_WORDS == 0, "every lane sends one word of a row");
-static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "every leaf finds all barriers in the phase of the first");
+static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "all barriers have the same parity at the start of every leaf");
 struct __align__(16) Exchange {
     Candidate candidate[2][CANDIDATES];
     float row[ROW_BUFFERS][WIDTH + 4];  // of pivot j, columns j + 2 and on

@@ -182,7 +182,7 @@ tcs_survey(
 // 2^e a, rounded once, to FP32, for every e that can occur.  The product r s may overflow or underflow in FP64 although
 // r a s does not, so the exponents of r and s are added.  a is multiplied by two powers, 2^half and 2^(e - half).  Both
 // exponents have the same sign, so the first product overflows or underflows only if the result is infinite or 0 in
-// FP32.  For the same reason e may be limited.
+// FP32.  e may be limited, because beyond the limits the result is infinite or 0 for every a.
 __device__ __forceinline__ float scaled(double a, int e) {
     e = max(-2040, min(2040, e));
     const int half = e / 2;

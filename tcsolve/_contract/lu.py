@@ -120,9 +120,9 @@ class LUOps(Protocol):
     def block_row(self, rows, panel, columns, swaps, solve=None):
         """Apply `swap_rows` to some columns, then solve for U in those right of the panel.
 
-        `panel` and `columns` are slices of the columns of rows.  L11 is the square block at the top of the
-        columns of the panel, after the swaps.  `solve` is a result of `solver`, or of `square`, for L11; None
-        stands for substitution.
+        `panel` and `columns` are slices, of columns of the matrix `rows`.  L11 is the square block at the top
+        of the columns of the panel, after the swaps.  `solve` is a result of `solver`, or of `square`, for
+        L11; None stands for substitution.
         """
 
     def solver(self, l, plan=None):

@@ -287,8 +287,9 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        are these factors of a and b, the product has an error of at most
        ``(e_a + e_b + e_a e_b) |x|.|y|``.  'ab' drops the product of the two rounding errors, which adds
        ``u**2 |x|.|y|``.  Operands that are exact in the format have no rounding error.
-    2. Underflow.  The largest entry of a scaled row is at least 2**13.  Smaller entries have an additional
-       error of at most 2**(emin - t), half the smallest subnormal number.  This is at most
+    2. Underflow.  Let 2**emin be the smallest normal number of the format, and u = 2**-t.  The largest entry
+       of a scaled row is at least 2**13.  Smaller entries have an additional error of at most
+       2**(emin - t), half the smallest subnormal number.  This is at most
        ``2**(emin - t - 13) max |x|``.  With ``max |x| sum |y| <= sqrt(k) ||x|| ||y||``, both operands
        together add ``2 sqrt(k) 2**(emin - t - 13) ||x|| ||y||``.
     3. Sums.  Tensor cores add g >= 4 exact products to a partial sum.  Each addend is truncated to a multiple

@@ -258,7 +258,7 @@ class _Panel:
     def finish(self):
         """Factor the other strips.
 
-        If the panel is square, or wide and early, also prepare L and the solves for U.
+        If the panel is square, or wide and early (see `PanelPlan`), also prepare L and the solves for U.
         """
         if len(self.strips) > 1:
             self._factor_others()

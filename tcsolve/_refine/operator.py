@@ -63,8 +63,8 @@ def measure(ops, operator, x, b):
     x is not finite.
     """
     xp = ops.xp
-    # This waits for the device.  A step waits again only if there is a scaling or an outer system, or if the
-    # product has so many columns that it is checked.
+    # This waits for the device.  A step waits again only if there is a scaling or an outer system, or if
+    # `Ops.product` checks its result, as for many columns.
     r, residual, size = operator.residual(ops, x, b)
     error = quotient(residual, operator.norm, size)
     if operator.row is not None:

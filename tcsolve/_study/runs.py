@@ -96,7 +96,8 @@ def _growth(factors, precision):
     if rung is None or rung.bad_pivot or ladder.precision != precision:
         return None
     ops, system = ladder.system.ops, ladder.system
-    native, _ = rung.native  # not `rung.how.native`: factors of method='cg' are ours, also in FP32
+    # `rung.how.native` is also true in FP32 with method='cg', where the factors are our own.
+    native, _ = rung.native
     lu = rung.factors.lu if native is None else native.factors.lu
     top = ops.xp.abs(ops.xp.triu(lu)).max()
     matrix = system.matrix

@@ -14,7 +14,7 @@ from tcsolve.kernels.registry import KERNELS
 
 __all__ = ["outcomes", "parse_arch", "present_arch", "require_compiler", "warm"]
 
-# Kernels with a variant for each size of matrices.  The table has only a few of these variants, so `warm`
+# Kernels with a variant for each size of matrices.  KERNELS lists only a few of these variants, so `warm`
 # leaves out these kernels.
 BY_SIZE = {"gemm_batched"}
 

@@ -239,7 +239,7 @@ def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy, monkeypatch):
         cupy.cuda.using_allocator(stingy(malloc)),
         pytest.raises(tcsolve.DeviceMemoryError, match="unchanged"),
     ):
-        patch.setattr(cupy.cuda, "Memory", stingy(memory))  # of recorded graphs
+        patch.setattr(cupy.cuda, "Memory", stingy(memory))  # allocates for recorded graphs
         tcsolve.solve(a, b, precision="fp16x3")
     assert np.array_equal(a.get(), problem.a) and np.array_equal(b.get(), problem.b)
     assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()

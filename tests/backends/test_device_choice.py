@@ -132,7 +132,7 @@ def test_a_capture_of_the_caller_is_refused_and_stays_valid(cupy):
         graph.launch()
     stream.synchronize()
 
-    assert count.get() == 3  # both launches were captured, and nothing else broke the capture
+    assert count.get() == 3  # both launches were captured, and no refused call broke the capture
     assert (tcsolve.solve_ex(a, b).backward_error <= tcsolve.solve_ex(a, b).bound).all()
 
 

@@ -22,7 +22,7 @@ def test_the_table_compares_models_with_what_was_measured(
     rows = json.loads(path.read_text())["rows"]
     assert len(rows) == 8 and all(row["within"] for row in rows)
     text = path.with_suffix(".md").read_text()
-    # An emulated H200 has the errors of the real one; the rows are a sample of them.
+    # An emulated H200 errs like the real one; the ratio is not 1, because only some entries are emulated.
     ratio = float(text.split("| H200, FP16 | ab |")[1].split("(")[1].split(")")[0])
     assert ratio == pytest.approx(1, abs=0.05)
     assert is_figure(path.with_suffix(".png"))

@@ -1,4 +1,4 @@
-"""Systems that measure answers, and their corrections; another array module stands in for CuPy."""
+"""The classes of `_family.systems`: measured errors and corrections; a copy of NumPy stands in for CuPy."""
 
 import types
 import warnings

@@ -113,7 +113,7 @@ def _long(v):
 
 
 def _exact_errors(a, x, b):
-    """Return the errors from integers, rounded once, and zeros."""
+    """Return the errors, computed in integers and rounded once, and zeros for their radii."""
     n, k = x.shape
     is_complex = any(v.dtype.kind == "c" for v in (a, x, b))
     matrix, e_a = _integers(_as_real(a, is_complex))

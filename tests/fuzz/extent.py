@@ -62,7 +62,7 @@ class Call(NamedTuple):
 
 
 def largest_failure(place, call):
-    """Return the largest k of the failing allocator, None on the host or where nothing is allocated.
+    """Return the largest k for which allocation k was made to fail; None on the host or without allocations.
 
     Raises an AssertionError if a call with too little memory has another result or changes an array of the
     caller, or if the next call finds another result.  An error that is not ours is passed on.
@@ -205,7 +205,7 @@ def _product_of_bound(a, b, c, bound):
 
 
 def _multiplied(function, shape):
-    """Return the run of a product whose first operand has a shape with the count for -1."""
+    """Return the run of a product; -1 in `shape`, that of the first operand, stands for the count."""
 
     def run(place, count):
         rng = np.random.default_rng(2)
@@ -233,7 +233,7 @@ def _allocating_product(function, shape):
 
 
 def _of_family(name, call, structure=lambda a: a, stored=lambda a: a):
-    """Return the `Call` of a function of `_family` on many columns; it takes a matrix as it is `stored`."""
+    """Return the `Call` of a function of `_family` with many columns; it gets stored(matrix) for a matrix."""
     columns = many_columns(lambda a, b: call(stored(a), b), structure)
     return Call(name, columns, None, _allocating(call, lambda a: stored(structure(a))), PRODUCTS)
 

@@ -20,7 +20,7 @@ class _OwnError(Exception):
 
 
 class _Corrections:
-    """A function of residuals, from one that inverts A well to those that misbehave."""
+    """A `correct` for `refine`, of one of KINDS: some of them invert A well, and others misbehave."""
 
     KINDS = {
         "good": lambda self, y, r: y,

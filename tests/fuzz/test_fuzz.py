@@ -494,7 +494,7 @@ class _Library:
 
 
 def failures_of(call, library, expected=6, once=False):
-    """Return the largest k of the failing allocator, and the number of checks."""
+    """Return the largest k for which allocation k was made to fail, and the number of checks."""
     checks = []
 
     def prepare():

@@ -416,6 +416,9 @@ def test_few_columns_of_small_systems_are_eliminated_with_the_matrix(dtype, most
         assert shape(n, columns + 1).name == "solve_block"
     assert shape(most, 1).name == "solve_jordan" and shape(most + 1, 1).name == "solve_block"
     assert shape(2, 1).name == "solve_rows"
+    args = 9, most, 2, np.dtype(dtype), True
+    banded = solve_shape(*args, arch="sm_90a", multiprocessors=132)
+    assert banded.name == ("solve_jordan" if most <= 64 else "solve_block")
     # The blocks of a single system share its right-hand sides.
     for k, blocks in ((columns, 1), (columns + 1, 2), (8 * columns, 8)):
         alone = shape(most, k, 1)

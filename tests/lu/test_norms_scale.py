@@ -258,7 +258,7 @@ def test_doubt_tells_whether_the_solves_see_the_smallest_singular_value(smallest
 def test_doubt_is_about_the_largest_column(alternative, largest, sweeps):
     a, rng = np.eye(3), np.random.default_rng(0)
     vectors = [Sweep(*rng.standard_normal((3, 3, 1))) for _ in range(sweeps)]
-    # The ascent converges, or it ends after four sweeps, the largest number.
+    # Each row is a sweep: the estimate rises to 10, then to `largest`, and no further.
     rows = [(0, 9, 10), (1, 9, largest), (1, 9, 0), (1, 9, 0)][:sweeps]
     probes = rng.standard_normal((3, 4))  # the solves are exact for these
     begun = np.array([1, alternative, *sum(rows, ())], float), (probes, probes, vectors)

@@ -451,7 +451,7 @@ def test_the_history_never_rises_and_ends_at_the_reported_error():
 
 @pytest.mark.parametrize("norm, of_scaled", [(1.0, 1e30), (1e30, 1.0)])
 def test_the_error_of_a_scaled_system_is_the_larger_one_of_both(norm, of_scaled):
-    """The norms are not those of A: they make each of the two errors the larger one in one case."""
+    """The norms are not those of A; in each of the two cases, they make another error the larger one."""
     rng = np.random.default_rng(0)
     a, x, b = rng.standard_normal((5, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
     row, col = 2.0 ** rng.integers(-9, 9, (2, 5))
@@ -597,7 +597,7 @@ def relative_residual(a, d, r):
     return np.linalg.norm(r - a @ d, axis=0) / np.linalg.norm(r, axis=0)
 
 
-# One column in one block of memory or two, and several columns, whose blocks are smaller.
+# For one column, the basis takes one block of memory or two; for several columns, blocks are smaller.
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("k, steps", [(1, 1), (1, 2), (1, 12), (1, 36), (2, 5), (2, 8), (2, 20)])
 def test_fgmres_is_gmres_when_the_preconditioner_does_not_change(dtype, k, steps):

@@ -164,7 +164,7 @@ def test_scaled_factors_take_no_more_than_others():
 
 def test_later_solves_plan_for_their_right_hand_sides():
     a, b = system("gauss", 300)
-    b[:, ::10] = 0  # they converge first, and leave the working arrays; the plan has room for that
+    b[:, ::10] = 0  # they converge first; the plan has room for copies of the other columns
     factors = tcsolve.factor(a, precision="fp32")
 
     (many, of_many), (one, of_one) = (used(lambda v=v: factors.solve_ex(v)) for v in (b, b[:, 1]))
@@ -260,7 +260,7 @@ def test_native_factors_of_a_scaled_matrix_keep_no_tape(cupy, script):
 @pytest.mark.parametrize("n", [1024, 2048, 8192])
 def test_recorded_graphs_keep_the_factors_and_little_more(n, cupy, script):
     memory = script("memory")
-    # The LU and the work aside have a workspace of cuBLAS each.
+    # The LU, and the condition estimate on another stream, have a workspace of cuBLAS each.
     of_cublas = 2 * (32 << 20)
     a = memory.matrix("gauss", n)
     tcsolve.clear_cache()

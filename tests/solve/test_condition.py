@@ -21,7 +21,7 @@ EVERY = ("auto", *UPDATES)
 
 @pytest.fixture
 def calls_of(xp, monkeypatch):
-    """A function that records the calls of a primitive on arrays of `xp`, by the results of `note`."""
+    """A function (name, note) -> list, to which each call of that primitive for `xp` adds note(*args)."""
     ops = ops_for(xp.ones(1))
     factors, _ = ops.lu.getrf(xp.eye(2), np.dtype(float))
     classes = type(ops), type(ops.lu), type(factors)
@@ -221,7 +221,7 @@ def test_where_dominance_bounds_the_condition_solve_does_not_estimate_it(
     assert solution.rcond == pytest.approx(1 / np.linalg.cond(a, 1), rel=0.5)
 
 
-# A diagonal that dominates by too little, one that does not dominate, and a matrix that needs a frame.
+# A diagonal that dominates by too little, one that does not dominate, and a matrix that a `Frame` scales.
 @pytest.mark.parametrize("change", ["barely", "not", "frame"])
 def test_solve_estimates_the_condition_where_dominance_does_not_tell(change, xp, estimates):
     n = 60

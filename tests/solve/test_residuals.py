@@ -391,7 +391,7 @@ def test_rounding_in_one_direction_does_not_hide_an_error_of_a_stack_on_a_device
 def rounded_one_way(n, columns, factor=1):
     """Return A and its row sums, where each addition of a row loses nearly half a unit.
 
-    So a sum of n terms in their order would have an error of many bounds.
+    So a sum of the n terms in their order would have an error of many times the bound.
     """
     a = np.full((n, n), 0.45 * 2.0**-52)
     a[:, 0] = 1

@@ -146,7 +146,7 @@ def test_the_facts_of_a_matrix_are_its_condition_numbers():
 def test_the_growth_is_that_of_the_factors():
     (row,) = quiet("gen:wilkinson_growth:n=30", "fp64").rows
     a = matrices.generate("wilkinson_growth", 30).a
-    u = scipy.linalg.lu(a.T)[2]  # LAPACK has a matrix in C order transposed
+    u = scipy.linalg.lu(a.T)[2]  # LAPACK reads a matrix in C order as its transpose
     assert row["growth"] == np.abs(u).max() / np.abs(a).max()
     (row,) = quiet({"transposed": np.asfortranarray(a.T.copy())}, "fp64").rows
     assert row["growth"] >= 1

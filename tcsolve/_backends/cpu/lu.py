@@ -28,7 +28,7 @@ __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
 # Up to this many entries stay in the cache while they are read twice.
 FEW_ENTRIES = 1 << 16
-# The largest exponent of the scale of U, which is that of the device: for tensor cores and for emulated sums.
+# The largest exponent of the scale of U, the same as on the device: for tensor cores and for emulated sums.
 MOST_SCALE, MOST_SCALE_OF_SUMS = 112, 126
 
 

@@ -21,8 +21,8 @@ from tcsolve._backends.cpu.blas import blas_of, column_major
 
 __all__ = ["BY_NUMPY", "multiplier", "product"]
 
-# Up to this many bytes of x, inner products of NumPy have chains as short as those of blocks: they add 8, 16
-# or LANES terms at a time.  A longer row is summed in parts of PART_BYTES.
+# Up to this many bytes of x, inner products of NumPy have short chains: they add 8, 16 or LANES terms at a
+# time.  A longer row is summed in parts of PART_BYTES.
 SHORT_ROW, LANES, PART_BYTES = 8192, 32, 2048
 # The number of columns of a column-major matrix that are multiplied at a time, for a short and for a long x.
 FEW_COLUMNS, MORE_COLUMNS = 16, 64

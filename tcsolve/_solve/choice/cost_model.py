@@ -351,8 +351,8 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     # two more for L of the next panel, which is rounded during an update.
     parts = how.products * (1 + complex_factor) * complex_factor
     if how.products == 1 and complex_factor == 1:
-        # One more for L of the next panel, which is rounded during an update.  With FP16, the same memory is
-        # used before for the parts of the product that computes U.
+        # One more for L of the next panel, which is rounded during an update.  With FP16, this memory first
+        # holds the parts of the product that computes U.
         parts += 1
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.

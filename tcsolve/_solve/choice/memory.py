@@ -64,7 +64,7 @@ class MemoryPlan:
     planned : int
         The largest number that was predicted before a rung was factored, plus what `add` recorded later.
     of_solve : int
-        The largest prediction for the present solve, from the right-hand sides and bases that it had.
+        The largest prediction for the present solve, from its right-hand sides and Krylov bases so far.
     """
 
     def __init__(self, ops, a, block, extra):

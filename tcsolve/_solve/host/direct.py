@@ -86,7 +86,8 @@ def solve_directly(a, b, way, request, tried=None):
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
     if way.plan:
-        # `solve` and `solve_ex` must give the same x, so a bound that both know comes before the estimate.
+        # `solve` and `solve_ex` must give the same x.  So use the lower bound of rcond, which both know, if
+        # there is one.
         known = problem.least or rcond
         found = _refined_by_plan(problem, factors, way.plan, known, watched=request.estimate)
     else:

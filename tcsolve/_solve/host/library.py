@@ -79,8 +79,8 @@ class LUEach:
 class LUAcross:
     """P A = L U of each matrix; each step of the substitution treats all matrices.
 
-    The last axis of the array t (n, n, m) counts the matrices, so that each step reads vectors.  The array
-    order (m, 1, n) has the row of A that becomes each row.
+    The last axis of the array t (n, n, m) counts the matrices, so that each step reads vectors.  For matrix
+    s, row order[s, 0, i] of A becomes row i.
     """
 
     def __init__(self, t, pivots, info, order):

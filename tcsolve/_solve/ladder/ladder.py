@@ -32,7 +32,7 @@ class Ladder:
     """A system with the factors of the current rung.
 
     `begin` makes it.  `make_valid` is the step after which the factors can be used: it factors again if there
-    are none, or if an expectation of a dominant matrix failed.
+    are none, or if A was wrongly expected to be dominant.
 
     Attributes
     ----------

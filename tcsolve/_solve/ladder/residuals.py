@@ -141,7 +141,7 @@ def _improved(ladder, solve, rhs, state, bound):
 
 
 def missed_direction(ladder, x, bound):
-    """Return the error that solves for known solutions show if it is large, else 0.
+    """Solve systems with known solutions; return the error of these solves if it is large, else 0.
 
     If A is exactly singular, A d = r has no unique solution, and small corrections do not show that x is
     accurate.  Then a solve for A v does not give v.  There are two kinds of v: one in whose direction A is

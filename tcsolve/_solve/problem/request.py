@@ -30,8 +30,8 @@ class Request(NamedTuple):
     """The checked options of a solve.
 
     `with_fp64` tells whether the residual is 'fp64'.  Without `estimate`, only x and its status are
-    wanted.  Then rcond may be a bound instead of an estimate, if rcond is known to be at least machine
-    epsilon, and the ladder does not time its phases.
+    wanted.  Then the ladder does not time its phases, and rcond may be a bound instead of an estimate if it
+    is known to be at least machine epsilon.
     """
 
     lower: bool

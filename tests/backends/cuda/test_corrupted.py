@@ -1,4 +1,4 @@
-"""Answers of cuBLAS and cuSOLVER that are corrupted before they are measured are reported as they are."""
+"""If an answer of cuBLAS or cuSOLVER is corrupted before it is measured, the report has its true error."""
 
 import functools
 

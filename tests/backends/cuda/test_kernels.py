@@ -325,7 +325,8 @@ def test_cast_scaled_keeps_subnormal_results(cast_scaled):
     assert cast_scaled(a, None, s, 0).all()
 
 
-# One part and several: a part of what is not row-major has at least 2**18 entries.
+# A matrix that is not row-major is divided into parts of at least 2**18 entries: the first n gives one part,
+# the second gives several.
 @pytest.mark.parametrize("n", [300, 1100])
 @pytest.mark.parametrize("order", ["C", "F", "strided"])
 def test_a_matrix_in_any_order_is_scaled_and_measured(order, n, ops, cupy):

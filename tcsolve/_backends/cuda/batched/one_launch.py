@@ -28,6 +28,9 @@ TRIANGLE = 2
 NEAR = 1e4
 # Number of rows of the board besides two for each right-hand side.
 NUMBERS = 9
+# From this n on, `solve_and_judge` returns the board of a stack.  For smaller matrices, the board would take
+# much memory, compared with A.
+TOLD_FROM = 16
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
@@ -37,9 +40,6 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 # because the launch takes as many operations for them as for full matrices; it is lowest for a single real
 # triangle in FP64, for which there are other kernels.
 FEW = 8
-# From this n on, `solve_and_judge` returns the board of a stack.  For smaller matrices, the board would take
-# much memory, compared with A.
-TOLD_FROM = 16
 MOST_ALONE = {"general": (416, 320), "positive definite": (256, 256)}
 MOST_ALONE_COMPLEX = {"general": (192, 192), "positive definite": (96, 192)}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
@@ -57,10 +57,10 @@ def bytes_at_once(alone, shape, dtype, kind, band):
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
         most = _most_alone(dtype)[kind][k > FEW] if alone else MOST_TOGETHER[kind]
-    if k == 0 or n > most or _shape(1, n, k, dtype, None) is None:
+    if k == 0 or n > most or (taken := _shape(m, n, k, dtype, band)) is None:
         return None
     wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
-    return _shape(m, n, k, dtype, band).work * wide + 8 * (NUMBERS + 2 * k) * m * told
+    return taken.work * wide + 8 * (NUMBERS + 2 * k) * m * told
 
 
 def _is_told(m, n):

@@ -2,9 +2,9 @@
 
     (u + i v) (p + i q) = (u p - v q) + i ((u + v) (p + q) - u p - v q)
 
-This takes three quarters of the operations of a complex product.  In norm, its error is as small (N. J.
-Higham, Stability of a method for multiplying complex matrices with three real matrix multiplications, SIAM J.
-Matrix Anal. Appl. 13, 1992).  The *planes* of a complex matrix are u, v and u + v.
+This takes three quarters of the operations of a complex product.  In norm, its error is as small as that of a
+complex product (N. J. Higham, Stability of a method for multiplying complex matrices with three real matrix
+multiplications, SIAM J. Matrix Anal. Appl. 13, 1992).  The *planes* of a complex matrix are u, v and u + v.
 """
 
 from typing import Any, NamedTuple

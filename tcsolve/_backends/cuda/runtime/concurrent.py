@@ -31,7 +31,7 @@ def aside(w, others, name, body, then=None):
     if not paths().condition_aside:
         return None
     if tape is None and not current_device.allocates_by_default():
-        # Another allocator may give the memory that a stream has freed to another stream too early.
+        # With another allocator, a stream may get memory that another stream has freed but still uses.
         return None
     side = current_device.stream(cupy.cuda.runtime.getDevice(), threading.get_ident(), "idle")
     where = tuple(x.data.ptr for x in others)
@@ -43,9 +43,9 @@ def aside(w, others, name, body, then=None):
                 found, rest = then(found, rest)
                 if tape is not None:
                     tape.follow_aside(side)
-            # `found` is memory of the tape, which the next solve may overwrite.  So copy it to the host now.
-            # For larger matrices, `found` is copied only when it is read.  Before that the host reads
-            # residuals, and their copies would wait behind this one.
+            # `found` is memory of the tape, which the next solve may overwrite.  So for small matrices, copy
+            # it to the host now.  For larger ones, copy it only when it is read: the host reads residuals
+            # before, and their copies would wait behind this one.
             found = Sent(found) if len(w) <= paths().ahead_rows else found
     except BaseException:
         cupy.cuda.get_current_stream().wait_event(side.record())

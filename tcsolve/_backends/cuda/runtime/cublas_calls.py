@@ -127,7 +127,7 @@ def _lane():
 
 @contextlib.contextmanager
 def lane(number):
-    """Use the handles and words of another lane in the block, for work that runs while other lanes work."""
+    """Let calls inside use another lane, which may run at the same time as other lanes."""
     before, _local.lane = _lane(), number
     try:
         yield

@@ -25,7 +25,7 @@ LEAST_BYTES = 16 << 20
 # smaller than all buffers together is cut into about as many pieces as there are buffers, so that all threads
 # have work.
 BUFFER_BYTES, BUFFERS = 4 << 20, 2 * pipeline.THREADS
-# Number of rings that are kept for later copies.
+# Number of rings, which are sets of BUFFERS buffers, that are kept for later copies.
 MOST_IDLE = 2
 
 _lock = ForkSafeLock()

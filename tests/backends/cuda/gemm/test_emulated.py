@@ -42,7 +42,7 @@ def test_every_sum_of_a_chain_is_that_of_the_emulation(name, cupy, script):
 
     assert sums.size >= 10**7
     np.testing.assert_array_equal(canonical(sums), canonical(expected))
-    # Their hashes are those that the tests of the host compare with.
+    # The tests of the host compare with the hashes of these sums.
     results = BENCHMARKS / "results" / "emulator.json"
     if results.exists():
         kept = json.loads(results.read_text())["rows"]

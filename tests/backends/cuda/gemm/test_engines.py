@@ -410,7 +410,7 @@ def test_tiles_in_turn_have_the_bits_of_fixed_shares(dtype, hopper):
 
 @pytest.fixture
 def turn_words(cupy):
-    """The words from which all launches of a test take their tiles, as those of a recorded graph do."""
+    """Words that count the tiles taken; all launches of a test share them, as in a recorded graph."""
     from tcsolve._backends.cuda.runtime import cublas_calls
 
     words = cupy.zeros(64, cupy.uint32)
@@ -579,7 +579,7 @@ def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(m, k, r, top, shift, 
 @pytest.mark.parametrize("update", ["fp16", "bf16", "fp16x3"])
 @pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
 def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper, turn_words):
-    """One launch has few blocks and one has many; or some or all multiprocessors of the first are taken."""
+    """One launch has few blocks and one many; or the first must leave some or all multiprocessors free."""
     from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     rng = np.random.default_rng([m, k, r])

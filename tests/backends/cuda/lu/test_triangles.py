@@ -123,7 +123,7 @@ def test_triangle_is_solved_with_the_same_bits_by_any_blocks(char, columns, lowe
                 48,
                 48,
                 8,
-            ):  # more blocks than there is work for; one cluster for all the work
+            ):  # 48 are more than there is work for; 8 are at most one cluster
                 x = cupy.full((columns, n * b.itemsize), 255, cupy.uint8).view(char)
                 ticket = cupy.full(1, 2**32 - 1, cupy.uint32)
                 kernel((blocks,), (TRSV_THREADS,), (x, *inputs, ticket, None))
