@@ -26,7 +26,7 @@ NO_CODE = {
 
 
 def count(places):
-    """Return the number of lines of code in all places together; a line that is in two counts once."""
+    """Return the number of lines of code in all places together; a line of two places counts once."""
     lines = set()
     for place in places:
         path, _, name = place.partition(":")

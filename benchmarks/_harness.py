@@ -36,6 +36,8 @@ def unless_drawn(parser, page):
     options = parser.parse_args()
     if not options.draw:
         return options
+    if options.json is None:
+        parser.error("--draw needs --json FILE, the results of an earlier run")
     results = json.loads(options.json.read_text())
     options.json.with_suffix(".md").write_text(page(results["machine"], results["rows"]))
     return None

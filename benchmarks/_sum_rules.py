@@ -57,7 +57,7 @@ class Rule:
     def __str__(self):
         return (
             f"block {self.block:2}, fraction {self.fraction}, terms {self.terms:8}, final {self.final:8}, "
-            f"sum before joins {self.joins:6}, least e {self.least}"
+            f"previous sum joins {self.joins:6}, least e {self.least}"
             + (", normalized" if self.normalized else "")
             + f", zero {self.zero}"
             + (", counts zeros" if self.counts_zeros else "")

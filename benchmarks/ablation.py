@@ -43,7 +43,7 @@ TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
 # 8192, only the third call of a size records the graphs: the first remembers the size, and the second
 # launches the work once.
 WARM_UPS = 2
-# Calls of a size after the cache was cleared; rounds for n up to MANY_ROUNDS[0], and for larger n.
+# Calls of a size after the cache was cleared.  Rounds: (largest n, rounds up to this n), rounds for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2
 GRAPHS = ("small_graphs", "large_graphs")
 # Numbers of right-hand sides of the rows of bytes.
@@ -224,7 +224,7 @@ class Run:
         return self.elapsed > self._options.seconds
 
     def add(self, how, make, names):
-        """Add the rows of `one` or `several`, or count a row that is left out if the time is up."""
+        """Add the rows of `how`, which is `one` or `several`; if the time is up, only count a missing row."""
         if self.is_over:
             self._facts["left"] += 1
             return

@@ -216,7 +216,7 @@ def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("what", choices=["steps", "rates", "page"])
     parser.add_argument(
-        "--n", type=int, nargs="+", help="by default 1024 and 4096, or 8192 and 16384"
+        "--n", type=int, nargs="+", help="default: 1024 4096 (steps), 8192 16384 (rates)"
     )
     parser.add_argument(
         "--k", type=int, nargs="+", default=[1024, 8192], help="inner dimensions of the products"

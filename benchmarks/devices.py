@@ -36,8 +36,8 @@ WANTED, WANTED_SECONDS = 1.25, {3000: 8e-3, 10000: 60e-3}
 # The orders of the square arrays that are copied.
 COPIED = (500, 1000, 3000, 10000)
 WARM_UPS, PATIENCE, LONG = 3, 0.4, 1.0
-# Seconds for which a short call is repeated before it is timed, because idle threads of OpenBLAS stay busy
-# for 0.1 s after the call before; and number of calls that are then timed in a row.
+# Seconds for which a short call is repeated before it is timed, because the threads of OpenBLAS spin for
+# 0.1 s after the previous call; and number of calls that are then timed in a row.
 SETTLING, IN_A_ROW = 0.2, 3
 
 

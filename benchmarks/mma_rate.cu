@@ -81,7 +81,7 @@ __device__ __forceinline__ void multiply(Sum (&d)[SUMS], unsigned long long a, u
 
 extern __shared__ __align__(1024) unsigned char operands[];
 
-// Tiles of 64 k: 256 rows of B that all warpgroups share, then 64 rows of A for each of them.
+// Tiles with 64 values of k: 256 rows of B that all warpgroups share, then 64 rows of A for each warpgroup.
 __device__ __forceinline__ void repeat(Sum (&d)[ILP][SUMS], long long count) {
     constexpr int ROW = 128, STEP_16 = 32 >> 4;
     const unsigned tiles = (static_cast<unsigned>(__cvta_generic_to_shared(operands)) + 1023) & ~1023u;

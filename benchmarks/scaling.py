@@ -1,6 +1,6 @@
 """How much does scaling by powers of two help for badly scaled matrices, without a fallback?
 
-TCSOLVE_MATRICES=folder python benchmarks/scaling.py --json results/scaling.json --markdown results/scaling.md
+TCSOLVE_MATRICES=folder python benchmarks/scaling.py --json FILE --markdown FILE
 """
 
 from pathlib import Path

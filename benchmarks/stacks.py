@@ -1,9 +1,10 @@
 """How long do stacks of small systems take on the GPU, compared with CuPy, torch and a copy of the matrices?
 
-    python benchmarks/stacks.py --json results/stacks.json     # the table and the picture
-    python benchmarks/stacks.py --chars fDF --json results/stacks_types.json   # FP32 and complex
-    python benchmarks/stacks.py --only 64                       # one size
-    python benchmarks/stacks.py --draw --json results/stacks.json   # the page from the JSON again; no GPU
+    cd benchmarks
+    python stacks.py --json results/stacks.json                     # the table and the picture
+    python stacks.py --chars fDF --json results/stacks_types.json   # FP32 and complex
+    python stacks.py --only 64                                      # one size
+    python stacks.py --draw --json results/stacks.json              # the page from the JSON again; no GPU
 
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve and torch's
 lu_factor with lu_solve; for positive definite matrices, the only peer is torch's cholesky with

@@ -259,7 +259,8 @@ def main():
     parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
     parser.set_defaults(json=RESULTS / "training.json", repeats=3)
     options = parser.parse_args()
-    known = json.loads(options.json.read_text()) if options.draw or options.resume else {}
+    is_read = options.draw or options.resume and options.json.exists()
+    known = json.loads(options.json.read_text()) if is_read else {}
     facts, rows, late = known.get("machine"), known.get("rows", []), []
     if not options.draw:
         now = machine(options.commit) | (gpu() if options.device == "cuda" else {})

@@ -236,6 +236,8 @@ def main():
     options = unless_drawn(parser, page)
     if options is None:
         return
+    if len(options.versions) != 2 or not all("=" in x for x in options.versions):
+        parser.error(f"two versions NAME=FOLDER are needed, got {options.versions}")
     folders = dict(x.split("=", 1) for x in options.versions)
     facts = machine(options.commit) | gpu()
     facts["versions"] = dict(zip(folders, options.commits, strict=True))

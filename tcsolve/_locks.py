@@ -1,4 +1,4 @@
-"""For processes that fork: a lock that is free in the child, and calls and with blocks that delay a fork."""
+"""For processes that fork: a lock that is free in the child, and functions and a lock that delay a fork."""
 
 import os
 import threading

@@ -20,8 +20,8 @@ class Paths:
     dominant_strips : bool
         A strip with a dominant diagonal is factored without a pivot search.
     square_rows : float
-        A wide panel of a dominant matrix may be square if it has at least this many rows and the device
-        supports this.  The pivots of a square panel are searched only in its top square block.
+        With at least this many rows left, a wide panel of a dominant matrix may be square, if the device
+        supports this.  It has only the rows of the diagonal block, so pivots are searched only there.
     look_ahead : bool
         A panel is factored while the update before it runs.
     overlap_rows : float

@@ -63,7 +63,7 @@ def values(macros):
 
 
 def groups_of(name):
-    """Return lists of the architectures that run a kernel; those of a list compile the same lines of it."""
+    """Return the architectures that run a kernel, in groups; those of a group compile the same lines."""
     text = "".join(compiler.included(compiler.source(f"{name}.cu")))
     limits = {int(limit) // 10 for limit in CONDITION.findall(text)}
     groups = {}
@@ -102,8 +102,8 @@ def covering(variants, known):
 def shared_out(name):
     """Return {arch: macro sets}.
 
-    Together, the sets of a group and those that other tests compile have each value of each macro.  The sets
-    of a group are dealt out to its architectures one after the other.
+    The macro sets of a group (see `groups_of`), together with those that other tests compile, have each value
+    of each macro.  The sets of a group are dealt out to its architectures one after the other.
     """
     shares = {}
     for archs in groups_of(name):

@@ -21,7 +21,7 @@ def random_matrix(dtype, m, n, seed=0):
 
 
 class Stingy:
-    """An allocator that fails at allocation k, counted from 0, and without `once` at all later ones."""
+    """An allocator that fails at allocation k, counted from 0; unless `once` is set, later ones fail, too."""
 
     def __init__(self, cupy, k, once):
         self._cupy, self._k, self._once = cupy, k, once

@@ -5,7 +5,8 @@
 //   share     right-hand sides that a block takes; fewer than SLOTS.
 //   x         [count][n][columns].
 //   board     has the last two rows for each right-hand side: first max |b - A x|, then max |x|.
-//   doubts    counts a doubtful system once for each of its blocks; `doubtful` may be given only if share = columns.
+//   doubts    counts a doubtful system once for each of its blocks.  With it, `doubtful` and the board may be given
+//             only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
 // vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r; pair c of a row has the columns
@@ -168,6 +169,9 @@ struct Rows {
 // Replaces the right-hand sides by A^-1 times them.
 __device__ __forceinline__ void eliminate(const Room& room, Index kind) {
     const int n = room.n, u = threadIdx.x / ACROSS, v = threadIdx.x % ACROSS;
+    // With NaN, a row of the appended identity may be chosen too early.  Then a row of the matrix may never be chosen,
+    // and it keeps the step that is written here.
+    for (int i = threadIdx.x; i < MOST; i += THREADS) room.steps[i] = i;
     Rows rows;
     #pragma unroll
     for (int r = 0; r < ROWS; ++r) {

@@ -54,8 +54,8 @@ struct BoundedSum {
     // `bound` is at least 0 and less than 2^1022.  With any other bound, the result must not be used.
     __device__ __forceinline__ void begin(double bound) {
         // 3 times a power of two that is larger than the bound: sums cannot reach the next power of two.
-        const int above = (__double2hiint(fmax(bound, 0x1p-960)) & 0x7ff00000) + 0x00200000;
-        constant = sum = 1.5 * __hiloint2double(above, 0), rest = 0;
+        const unsigned above = (unsigned(__double2hiint(fmax(bound, 0x1p-960))) & 0x7ff00000u) + 0x00200000u;
+        constant = sum = 1.5 * __hiloint2double(int(above), 0), rest = 0;
     }
 
     __device__ __forceinline__ void add_product(double u, double v) {

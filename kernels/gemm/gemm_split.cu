@@ -16,7 +16,8 @@
 //
 // One launch serves both operands: launches take most of the time of small products.
 //
-// Blocks of (32, 8).  The number of blocks; for the first three kernels it is for one matrix, and the grid has the sum:
+// Blocks of (32, 8).  Their number is below.  The first three kernels take this number of blocks for each matrix, and
+// the grid has the sum of both:
 //   tcs_tops                 ceil(rows / 8) if by_row, else ceil(cols / 128) ceil(rows / 256)
 //   tcs_split, tcs_split_by  ceil(rows / 16) ceil(cols / 256)
 //   tcs_finish               ceil(m / 8) ceil(n / 256)

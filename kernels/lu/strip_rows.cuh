@@ -251,7 +251,8 @@ __device__ __forceinline__ float reciprocal_of(float x) {
     return fmaf(r, fmaf(-x, r, 1.0f), r);
 }
 
-// A power of two that brings a pivot of this size to one with a normal reciprocal; the product is exact.
+// The power of two by which a pivot of this size is multiplied before its reciprocal is computed.  The product is
+// exact, and its reciprocal is a normal number.
 __device__ __forceinline__ float scale_of(int size) {
     return size < SMALL ? 0x1p64f : size > LARGE ? 0x1p-64f : 1.0f;
 }

@@ -68,8 +68,8 @@ class Ops(Protocol):
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
     vendor : Stacks or None
-        The primitives of stacks on a GPU.  None on the CPU, except for a `StackFactorization`, which takes
-        the functions of `tcsolve._solve.host.library`.
+        The primitives of stacks on a GPU; None on the CPU.  There, a `StackFactorization` uses the functions
+        of `tcsolve._solve.host.library` instead.
     """
 
     xp: Any
@@ -133,8 +133,8 @@ class Ops(Protocol):
 
         body returns two objects, the first of which is a small array.  The function returns the same two, but
         the first may be a copy that is still on its way to the host; `host` reads it.  body reads nothing
-        back and writes only its results.  Equal names mean equal work.  If given, then(first, second)
-        replaces the two results by two others, and may read other arrays.
+        back and writes only its results.  Equal names mean equal work.  With `then`, the two results are
+        those of then(first, second), which may read other arrays.
         """
 
     # ---- norms and scaling -----------------------------------------------------------------

@@ -227,7 +227,7 @@ def _repeated(check, a, b, c, out, options):
         return None, None
     require_usable(a)
     c = c if beta != 0 else None
-    # 1.0 and True are equal keys, but not both are switches or tolerances, so the key has the types.
+    # 1.0 and True are equal keys, but 1.0 is no switch and True is no tolerance.  So the key has the types.
     key = _key((check, options, tuple(map(type, options))), a, b, c, out)
     try:
         again = _AGAIN.get(key)
@@ -299,8 +299,8 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        are read as they are stored can have such factors.  With refinement, a sum on the tensor cores has 16
        to 64 terms (8 to 64 for TF32) and is then added in FP32, rounded to nearest.  The error is then at
        most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32, or 1.25 k 2**-23 if that is smaller.  The engine
-       'cublas' sums all k terms on the tensor cores, whatever `refine` is.  With it, or without refinement,
-       the error is at most 1.25 k 2**-23, and 2**-23 more for each of the products.
+       'cublas' sums all k terms on the tensor cores, whatever `refine` is.  With 'cublas', or without
+       refinement, the error is at most 1.25 k 2**-23, and 2**-23 more for each of the products.
     4. ``|x|.|y| <= ||x||_2 ||y||_2`` by the Cauchy-Schwarz inequality.
 
     The bound is the sum of 1 to 3, times 1 + 2**-8 for terms of second order.  Products of int8 are exact, so

@@ -62,7 +62,7 @@ def _all_rows(spec, journal, stream, jobs, limit_seconds):
         plans_of[key_of(case, None, spec.settings)] += len(plans)
     with progress(total, done, stream) as show:
         for row in new:
-            if row["key"] in found:  # a matrix that is skipped, shared by several processes
+            if row["key"] in found:  # a skipped matrix, whose row another task has sent
                 continue
             found[row["key"]] = row
             if journal:

@@ -112,7 +112,7 @@ def _study(args):
             say("warning", f"{row['matrix']}: {row['status'].lower()}: {row['reason']}")
     raised = Counter(row["reason"] for row in table.rows if row["status"] == "RAISED")
     for reason, runs in raised.items():
-        say("warning", f"{runs} runs ended with an error: {reason}")
+        say("warning", f"{runs} run{'s' * (runs > 1)} ended with an error: {reason}")
     return 0
 
 

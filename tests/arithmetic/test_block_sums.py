@@ -64,7 +64,7 @@ def expected(a, b, fmt, sums, c):
 
 
 def operands(low, seed, m=4, k=35, n=5):
-    """Return a, b, c: mixed magnitudes, zeros, subnormal numbers, cancellation; from seed 8 on Inf, NaN."""
+    """Return a, b, c: mixed magnitudes, zeros, subnormal numbers, cancellation; from seed 8 also Inf, NaN."""
     rng = np.random.default_rng(seed)
     spread = SPREADS.get(low, SPREADS["wide"])[seed % 4]
 

@@ -1,4 +1,7 @@
-"""The ablation: which rows it measures, in turns; lines of code; verdicts and pages.  No device, no times."""
+"""The ablation: the choice of rows, the turns of a measurement, lines of code, verdicts and pages.
+
+No test needs a device or measures a time.
+"""
 
 import argparse
 import json

@@ -14,7 +14,10 @@ from tcsolve._arithmetic.tensor_cores import UNITS
 
 
 class Device:
-    """The sums of a chain of an instruction as the tensor cores of a unit would compute them."""
+    """The sums after each of five steps of an instruction, as the tensor cores of a unit would compute them.
+
+    Each step adds its products to the sums of the step before.
+    """
 
     def __init__(self, script, unit, low, monkeypatch):
         self.emulator, self.kit = script("emulator"), script("_instructions")
@@ -56,7 +59,8 @@ def test_the_rule_that_made_the_sums_comes_first_and_alone(unit, low, script, mo
     small = [row for row in rows if row["stage"] != first["stage"]]
     exact = [row["rule"] for row in small if row["agree"] == row["outputs"]]
     assert any(f"least e {sums.least}, zero plus" in rule for rule in exact)
-    # Only sums of TF32 are rounded to zero: products of FP16 are too large, those of BF16 have too few bits.
+    # Only with TF32 does a sum that is not zero become zero in FP32: products of FP16 are too large for that,
+    # and those of BF16 have too few bits.
     if low == "tf32":
         assert not any("normalized" in rule or "zero sign" in rule for rule in exact)
 

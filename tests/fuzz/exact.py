@@ -35,7 +35,7 @@ LONG_EPS = float(np.finfo(np.longdouble).eps)
 PRECISIONS = (128, 1024, 8192, 65536)
 # Unknowns up to which a solution is computed in fractions.
 MOST_FRACTIONS = 24
-# Bits behind the point of a modulus of integers.
+# Fractional bits of |real + i imaginary|, which is computed in integers.
 MODULUS_BITS = 64
 
 

@@ -233,7 +233,7 @@ def _allocating_product(function, shape):
 
 
 def _of_family(name, call, structure=lambda a: a, stored=lambda a: a):
-    """Return the `Call` of a function of `_family` with many columns; it gets stored(matrix) for a matrix."""
+    """Return the `Call` of a function of `_family` with many columns; the function is given ``stored(a)``."""
     columns = many_columns(lambda a, b: call(stored(a), b), structure)
     return Call(name, columns, None, _allocating(call, lambda a: stored(structure(a))), PRODUCTS)
 

@@ -322,7 +322,7 @@ def _is_not_finite(system, a, b):
 def _as_read(a, b, options, dtype, fallback):
     """Return the `System` that was solved; None for some 1 x 1 systems.
 
-    For these b has another shape than x, or the structure makes the diagonal real.
+    In those systems, b has another shape than x, or the structure makes the diagonal real.
     """
     lower, structure = options.get("lower", False), options.get("assume_a")
     a = np.atleast_2d(a)

@@ -688,7 +688,7 @@ def test_out_may_not_overlap_what_is_read():
     # Two arrays that lie next to each other in the same rows do not overlap.
     gemm(a, np.ones((4, 4), np.float32), out=memory[:4, 4:])
     half = np.ones((4, 8), np.float16)
-    with pytest.raises(InputError, match="out overlaps b"):  # the second bytes of its entries
+    with pytest.raises(InputError, match="out overlaps b"):  # b is half of the memory of out
         gemm(np.ones((4, 4), np.float16), half[:, 1::2], out=half.view(np.float32))
 
 

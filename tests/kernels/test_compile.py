@@ -1,6 +1,7 @@
 """Every CUDA source compiles for every architecture it runs on.
 
-The chosen macro sets have every value of every macro; the front end of the compiler takes all others.
+Together, the macro sets that are compiled to machine code have every value of every macro.  The front end
+of the compiler accepts the other macro sets.
 """
 
 import functools

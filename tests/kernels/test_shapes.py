@@ -191,7 +191,7 @@ def test_smaller_clusters_and_then_a_grid_follow_the_first_choice(m, arch, block
     assert [shape.blocks if shape.cluster else 0 for shape in shapes] == blocks
     assert shapes[:1] == tuple(s for s in [panel_shape(m, arch, 132)] if s)
     assert all(s.blocks * s.threads * s.rows >= m for s in shapes)
-    # A strip may have the width of the first shape, so all shapes for dominant strips must have this width.
+    # A strip may be as wide as the first shape allows; each shape for dominant strips must allow this width.
     dominant = panel_shapes(m, arch, 132, dominant=True)
     assert all(s.strip >= shapes[0].strip for s in dominant)
 
@@ -342,7 +342,7 @@ def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, bl
     shape = split_shape((matrix, (True, 1, 1)), arch)
 
     assert shape == (threads, (share, 1), (blocks, 8))
-    # A thread keeps 64 entries.  `share` warps hold a row, or `share` lanes hold 4 columns of a row.
+    # A thread keeps 64 entries.  `share` warps hold a row, or `share` lanes share a row, 4 columns each.
     if by_row:
         assert share * 32 * 64 >= cols and blocks * (threads // 32) >= rows * share
     else:
@@ -385,7 +385,7 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     "dtype, narrow, wide", [("d", 31, 63), ("f", 30, 62), ("D", 15, 31), ("F", 14, 30)]
 )
 def test_more_right_hand_sides_take_wider_block_columns(dtype, narrow, wide):
-    """Up to `narrow` right-hand sides have the shape of 8; up to `wide`, block columns are twice as wide."""
+    """Up to `narrow` right-hand sides have the shape for 8; up to `wide`, block columns are twice as wide."""
     for n in (2, 64, 65, 128, 129, 256, 257):
         shapes = [
             solve_shape(50, n, k, np.dtype(dtype), False, arch="sm_90a", multiprocessors=132)

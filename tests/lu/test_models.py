@@ -80,7 +80,7 @@ def test_generations_differ():
 
 
 def naive_lu(a):
-    """Return the LU and the order of the rows, one operation of the type of a after the other."""
+    """Return the LU and the order of the rows; each operation is rounded to the dtype of `a`."""
     n, order = len(a), list(range(len(a)))
     for j in range(n):
         i = max(range(j, n), key=lambda r: abs(float(a[r, j])))

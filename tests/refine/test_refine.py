@@ -451,7 +451,7 @@ def test_the_history_never_rises_and_ends_at_the_reported_error():
 
 @pytest.mark.parametrize("norm, of_scaled", [(1.0, 1e30), (1e30, 1.0)])
 def test_the_error_of_a_scaled_system_is_the_larger_one_of_both(norm, of_scaled):
-    """The norms are not those of A; in each of the two cases, they make another error the larger one."""
+    """The norms are made up: the first pair makes the unscaled error larger, the second the scaled one."""
     rng = np.random.default_rng(0)
     a, x, b = rng.standard_normal((5, 5)), rng.standard_normal((5, 2)), rng.standard_normal((5, 2))
     row, col = 2.0 ** rng.integers(-9, 9, (2, 5))

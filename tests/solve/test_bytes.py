@@ -192,7 +192,7 @@ def test_bases_take_the_bytes_that_are_told(method, bases, k, steps, most, dtype
 
     assert cycle.steps.tolist() == k * [steps]
     told = basis_bytes(n, k, steps, most, r.itemsize, bases=bases)
-    # The scaled r, one vector of the caller, and one for each further block of memory.
+    # The rest is the scaled r, one vector of the caller, and one vector for each further block of memory.
     assert 0 <= peak - told <= 5 * r.nbytes
 
 

@@ -494,7 +494,7 @@ def test_the_factors_go_with_the_last_reference(fails, precision, xp):
 
 
 def start_early(monkeypatch):
-    """Let the LU start before the survey is read, if the survey makes the copy that the LU factors."""
+    """Let the LU start before the survey is read, if the survey makes the copy in which the LU works."""
     begin = NumpyOps.extremes
 
     def extremes(self, a, dtype=None):

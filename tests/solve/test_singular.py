@@ -48,7 +48,7 @@ def test_dependent_rows_are_never_plain_success(xp, seed, precision):
 
 @pytest.mark.parametrize("update", ["fp16", "bf16", "tf32"])
 def test_a_matrix_that_low_precision_makes_singular_is_solved_by_the_next_rung(xp, update):
-    """Without the noise in L, which these formats round away, the last column of the rest is zero."""
+    """The formats round away the noise in L.  Then the last column of the Schur complement is zero."""
     n, k, rng = 400, 128, np.random.default_rng(0)
     top, left = 2.0 * rng.integers(-1, 2, (k, n - k)), 1.0 * rng.integers(-1, 2, (n - k, k))
     rest = left @ top / 2 + np.diag(np.arange(n - k) < n - k - 1)

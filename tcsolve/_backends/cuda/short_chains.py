@@ -6,7 +6,8 @@ of c products, with c from 2 sqrt(n) to 4 sqrt(n).
 
 For many columns this would take up to twice the time.  So the long sums are kept if a check finds no such
 rounding.  The check compares A (X S) by short sums with (A X) S: each column of S adds some columns of X with
-random signs.  The signs do not depend on the rounding, so errors in one direction do not cancel there.
+random signs.  The signs do not depend on the rounding errors of the columns, so the error of such a sum is
+rarely much smaller than that of one column.
 """
 
 import math

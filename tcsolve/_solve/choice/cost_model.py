@@ -28,9 +28,9 @@ __all__ = [
 
 # Expected number of refinement steps for each update, for systems where `choose_update` selects this update.
 EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
-# Number of vectors in use at the same time in refinement and condition estimate: (per right-hand side,
-# minimum).  Bytes per row of the inverted diagonal blocks, for two triangles with blocks of 128 FP32 or 64
-# FP64 unknowns.
+# REFINEMENT_VECTORS: number of vectors in use at the same time in refinement and condition estimate, as
+# (number per right-hand side, minimum).  INVERSE_BYTES_ROW: bytes per row of the inverted diagonal blocks,
+# for two triangles with blocks of 128 FP32 or 64 FP64 unknowns.
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.

@@ -1,4 +1,6 @@
-"""Factors and norms of stacks on the host: the functions of a device's `vendor` that the LU of a stack needs.
+"""Factors and norms of stacks on the host.
+
+For the LU of a stack, this module takes the place of a device's `vendor`: it has the same functions.
 
 LAPACK has no routine for a stack, so it factors one matrix after the other.  Systems of few unknowns are
 then solved together: each step of the substitution treats one unknown of all systems.
@@ -17,7 +19,7 @@ __all__ = ["MEASURED_COLUMNS", "factor", "measure", "most_at_once", "rows"]
 ACROSS = 24
 # Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
 TRANSPOSED = 64
-# There are no launches that measure one system.
+# This module has no `measure_one`.
 MEASURED_COLUMNS = 0
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
 WORK_ENTRIES = 1 << 16

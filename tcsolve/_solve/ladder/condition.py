@@ -63,9 +63,9 @@ class ConditionEstimate:
     def begin(self, count):
         """If an estimate is needed, start its solves, which run during the refinement.
 
-        With one right-hand side (`count`), `hold` may run during the refinement, too.  With more, it does
-        not: `hold` and the refinement would multiply with one cuBLAS handle in two streams.  Then cuBLAS
-        might not give the same bits each time.
+        With one right-hand side (`count`), the products with A that test the estimate (`hold`) may run during
+        the refinement, too.  With more, they do not: they and the refinement would use one cuBLAS handle in
+        two streams.  Then cuBLAS might not give the same bits each time.
         """
         ladder, system = self.ladder, self.ladder.system
         if self.least or self._is_known or ladder.is_busy:

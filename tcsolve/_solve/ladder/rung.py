@@ -73,9 +73,9 @@ def dtype_of_factors(how, is_complex):
 
 
 def matrix_to_factor(system, how, copy):
-    """Return a matrix that the factors may overwrite: a copy, scaled if need be, and if possible in `copy`.
+    """Return a copy of the matrix, scaled if need be, that the factors may overwrite.
 
-    `copy` is the copy of A from the survey, or None.
+    `copy` is the copy of A from the survey, or None.  If possible, the result is stored in its memory.
     """
     scaling, ops = system.scaling_for(how), system.ops
     dtype = dtype_of_factors(how, system.is_complex)

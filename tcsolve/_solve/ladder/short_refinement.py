@@ -58,7 +58,10 @@ def _is_ordinary(system, b):
 
 
 def _solver(native, adjoint):
-    """Return the function (r, max |r|) -> approximately A**-1 r (or A**-H r) in FP64."""
+    """Return the function (r, size) -> approximately A**-1 r (or A**-H r) in FP64.
+
+    `size` is max |r| of each column, or a larger number.
+    """
     factors = native.factors
     if native.dtype.char in "dD":
         return lambda r, size: factors.solve(r, adjoint)
@@ -66,7 +69,7 @@ def _solver(native, adjoint):
 
 
 def divided(r, size, dtype):
-    """Return r / size in FP32, column-major; the largest entry of each column becomes 1, so all fit."""
+    """Return r / size in FP32, column-major; all entries fit, because their moduli are at most 1."""
     if r.ndim == 1:
         return (r / size).astype(dtype)
     out = np.empty(r.shape, dtype, order="F")
@@ -101,7 +104,7 @@ class HostLoop:
     a : ndarray, shape (n, n), float64 or complex128
     norm : float
         Its infinity norm.
-    solve : callable, (r, max |r|) -> approximately A**-1 r
+    solve : callable, (r, size) -> approximately A**-1 r, as from `_solver`
         r has the shape (n,) or (n, k).
     bound : float
         The largest backward error.

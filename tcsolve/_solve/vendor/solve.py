@@ -121,8 +121,8 @@ def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_f
     check_finite : bool
         Raise an InputError if a or b holds NaN or Inf.
     estimate : bool
-        True: rcond must come from a condition estimator, or from A^-1.  False: if `look_at` finds that it is
-        at least machine epsilon, it may be the estimate by random vectors.
+        True: rcond must come from a condition estimator, or from A^-1.  False: the estimate by
+        random vectors is enough if `look_at` finds that rcond is at least machine epsilon.
 
     Returns
     -------

@@ -34,9 +34,9 @@ def residual(a, x, b, known=None):
     -------
     ndarray
         For n <= SMALL it is computed in long double and rounded to FP64.  Where long double has more digits
-        than double, as on x86, the result is then rounded about once.  For many columns, split matrices are
-        multiplied in FP64, with the same accuracy.  For larger n it is computed in FP64, in short
-        chains of additions.
+        than double, as on x86, the only large rounding error is then the last one.  For many columns,
+        split matrices are multiplied in FP64, with the same accuracy.  For larger n it is computed in FP64,
+        in short chains of additions.
     """
     same = a.dtype is x.dtype is b.dtype and a.dtype.char in "dD"
     dtype = a.dtype if same else np.result_type(a, x, b, np.float64)

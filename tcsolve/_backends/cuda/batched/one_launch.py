@@ -24,7 +24,7 @@ KINDS = {"general": 0, "positive definite": 1}
 TRIANGLE = 2
 # If rcond is estimated from one random vector, and is below this multiple of epsilon, it is computed from
 # A**-1.  For p vectors the multiple is the pth root.  Only about one of 10**4 matrices with an rcond below
-# epsilon has an estimate above it; see `look_at` in `tcsolve._solve.vendor.measure`.
+# epsilon has an estimate above this multiple; see `look_at` in `tcsolve._solve.vendor.measure`.
 NEAR = 1e4
 # Number of rows of the board besides two for each right-hand side.
 NUMBERS = 9

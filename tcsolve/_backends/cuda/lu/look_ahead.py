@@ -40,8 +40,8 @@ def overlap(step, rules):
     try:
         with side, cublas_calls.lane(1):
             step.solve_first()
-        # `complete` need not wait for `solve_first`: a square panel has several strips, so the swaps have
-        # been applied to its own columns.
+        # `complete` need not wait for `solve_first`, which swaps the rows of a panel of one strip.  A square
+        # panel has several strips, and its rows are swapped already.
         if step.completes:
             step.complete()
             side.wait_event(main.record())

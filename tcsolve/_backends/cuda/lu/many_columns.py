@@ -13,8 +13,8 @@ from tcsolve._backends.cuda.runtime.recorded_graphs import tape_of
 
 __all__ = ["solve_triangles", "takes"]
 
-# The numbers of columns with recorded graphs.  Columns of zeros are added up to the next of these numbers, so
-# that few graphs are made, although the number of columns falls as columns converge.
+# The numbers of columns with recorded graphs.  Other numbers are padded with columns of zeros, so that few
+# graphs are made, although the number of columns falls as columns converge.
 RECORDED = (32, 64, 128, 256, 512, 1024)
 # From this n on, products are also faster than trsm if they are launched one by one.
 LEAST_LAUNCHED = 8192

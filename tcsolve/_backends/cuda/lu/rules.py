@@ -102,8 +102,8 @@ class DeviceRules:
     def inner_update(self, update, rows, columns):
         if self.char != "f" or update.is_model:
             return UPDATES["fp64" if self.char in "dD" else "fp32"]
-        # Products inside a panel run on the few multiprocessors that the update leaves free.  There FP32
-        # products are slowest, unless they are so short that two more launches would take longer.
+        # Products inside a panel run on the few multiprocessors that the update leaves free.  There a product
+        # takes longer in FP32 than in fp16x3, unless it is small: fp16x3 needs two more launches.
         few, three = rows < FEW_ROWS and columns <= FEW_COLUMNS, UPDATES["fp16x3"]
         ours = not few and fastest_update(three, "f", rows, columns, self.arch) == "wgmma"
         # Another format may have been chosen for its range, so do not replace it by FP16.

@@ -9,7 +9,8 @@ from tcsolve._paths import paths
 
 __all__ = ["Flags", "Share"]
 
-# The longest time, in nanoseconds, that the update waits for the panel to become resident.
+# The longest time, in nanoseconds, that the gate (tcs_gate) lets the update wait for the panel to become
+# resident.
 GATE_PATIENCE = 200_000
 
 

@@ -92,8 +92,9 @@ def substitute(
     launches = _launches(clusters, cluster_launch.present_context(), n, k, char, adjoint)
     width, item = launches.width, lu.itemsize
     sizes = cupy.zeros(width) if sizes is None else sizes
-    # Memory for the scaled b, the results of both triangles, and two tickets.  In the results, all bits set
-    # to one mean that a value is not there yet; in a ticket, that the next number is 0.
+    # Memory for the scaled b, the results of both triangles, and two tickets: counters from which clusters
+    # draw the numbers 0, 1, ...  If all bits are one, a value of the results is not there yet, and no number
+    # of a ticket is drawn yet.
     stages = cupy.empty(3 * width * n + 2, lu.dtype)
     rhs = stages.data.ptr
     made = rhs + width * n * item

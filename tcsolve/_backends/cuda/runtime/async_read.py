@@ -28,7 +28,7 @@ def reading(arrays, first=None):
         reader = current_device.stream(device, threading.get_ident(), "reader")
         reader.wait_event(done)
         try:
-            # Call `first` only once.  `once` holds the memory that its kernels read until they have finished.
+            # Call `first` only once.  While its kernels run, `once` holds the memory that they read.
             once, first = first, None
             if once is not None:
                 with reader:
@@ -72,7 +72,7 @@ def _keep_until_done(*copy):
     """Keep the memory of a copy alive until the copy has finished; release that of earlier copies.
 
     Freed memory may be reused at once, so it must not be freed before the copy has finished.  A finalizer of
-    `Sent` cannot wait for that: the garbage collector may destroy the event of an unreachable cycle first.
+    `Sent` cannot wait for that: if the object is in a reference cycle, its event may be destroyed first.
     """
     _under_way.append(copy)
     with contextlib.suppress(IndexError):  # another thread may have emptied the queue

@@ -45,7 +45,7 @@ def aside(w, others, name, body, then=None):
                     tape.follow_aside(side)
             # `found` is memory of the tape, which the next solve may overwrite.  So for small matrices, copy
             # it to the host now.  For larger ones, copy it only when it is read: the host reads residuals
-            # before, and their copies would wait behind this one.
+            # first, and their copies would wait behind this one.
             found = Sent(found) if len(w) <= paths().ahead_rows else found
     except BaseException:
         cupy.cuda.get_current_stream().wait_event(side.record())

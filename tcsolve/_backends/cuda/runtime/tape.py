@@ -115,7 +115,7 @@ class Tape:
         self._reel.divide()
 
     def apply(self, name, inputs, body, where=()):
-        """Return a copy of body(*inputs), run as by `run`, with copies of `inputs`, NumPy or CuPy vectors."""
+        """Let `run` run body on copies of `inputs`, NumPy or CuPy vectors; return a copy of its result."""
         with self._lock:
             self.follow(cupy.cuda.get_current_stream())
             if name not in self._inputs:

@@ -91,7 +91,10 @@ def host(x):
 
 
 def bound_on_device(a, b, **options):
-    """Return the bound of a device's product of host arrays; its default precision is not the host's."""
+    """Return the bound of a product that a device computes; a and b are on the host.
+
+    A device has another default precision than the host.
+    """
     if a.dtype == np.float32 and not options.keys() & {"precision", "refine"}:
         options["precision"] = "fp16"
     return gemm_bound(a, b, **options).bound

@@ -189,7 +189,7 @@ def test_panel_has_the_bits_of_elimination_column_by_column(m, w, largest, facto
 
 
 def dominant_panel(m, w):
-    """Return a strip whose diagonal dominates its columns: the others add up to nine tenths of it."""
+    """Return a dominant strip: the other entries of a column add up to nine tenths of the diagonal one."""
     a = np.random.default_rng([m, w, 1]).standard_normal((m, w))
     diagonal = np.arange(w)
     a[diagonal, diagonal] = 0
