@@ -52,8 +52,8 @@ KERNELS = (
     (r"sgemm|simt|gemm_f32f32|gemmk1|gemmSN|nvjet_(sm\d+_)?s", INNER, TRIANGLES),
 )
 
-# The timeline shows the kernels from the update of one outer panel to that of another, by these panel
-# numbers.
+# The timeline begins with the update of the first of these outer panels, and ends where the update of the
+# second begins.  Panels are counted from 0.
 PANELS_SHOWN = (1, 4)
 # Kernels of category 'other' that are listed by name.
 OTHERS_LISTED = 20

@@ -120,7 +120,7 @@ def show_agreement(row):
         flush=True,
     )
     for kind, count in row["disagree"].items():
-        print(f"    {count} that are {kind} (of the first 20000)")
+        print(f"    {count} others are {kind} (only the first 20000 others are counted)")
     for example in row["examples"]:
         print(f"    {example}")
 

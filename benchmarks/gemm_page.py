@@ -202,7 +202,7 @@ def error(results):
 
 
 def ratio(one, other, what):
-    """Return how many times as large the error, or the time, of one row is as another's."""
+    """Return the error, or the time, of one row divided by that of another."""
     pick = {"error": lambda r: r["max_error"], "time": lambda r: r["seconds"]["median"]}[what]
     return pick(one) / pick(other)
 

@@ -27,8 +27,8 @@ SUFFIXES = (".mtx.gz", ".mtx")
 
 # Number of bytes of text in one piece.
 PIECE = 1 << 20
-# A line is refused if a piece ends after more than LINE of its bytes.  A header, with its comments, is
-# refused if it has more than HEADER bytes.
+# A line is refused if the end of a piece cuts it after more than LINE bytes.  A header, with its comments,
+# is refused if it has more than HEADER bytes.
 LINE = 1 << 16
 HEADER = 1 << 20
 

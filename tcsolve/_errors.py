@@ -168,6 +168,7 @@ class AccuracyWarning(LinAlgWarning):
 def warn(message, category):
     """Give a warning that points at the first caller outside tcsolve."""
     frame, level = sys._getframe(1), 2
-    while frame is not None and frame.f_globals["__name__"].partition(".")[0] == "tcsolve":
+    # A program that `exec` runs may have no name.
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "tcsolve":
         frame, level = frame.f_back, level + 1
     warnings.warn(message, category, stacklevel=level)

@@ -89,7 +89,7 @@ OFF = {
     "square_panels": {"square_rows": math.inf},
     "look_ahead": {"look_ahead": False},
     "gate": {"gate": False},
-    # Without square panels too, because these are wide.
+    # This switches off square panels too, because every square panel is wide.
     "wide_panels": {"wide": math.inf, "least_columns": math.inf, "square_rows": math.inf},
     "small_graphs": {"least_recorded": SMALL_GRAPHS + 1},
     "large_graphs": {"most_recorded": SMALL_GRAPHS},

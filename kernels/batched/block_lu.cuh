@@ -4,8 +4,8 @@
 // by all block columns to its left, factored there, and written to w in global memory (left-looking).  It is factored
 // in panels of PANEL columns, whose rows are in registers.  Updates are products of 8 x 8 tiles.
 //
-// Rows are not moved.  order[i] is the row of the matrix at position i; the first pivot row is at position 0.  Each row
-// of x and of w belongs to the row of the matrix with its number.  In the finished row of w at position i:
+// Rows are not moved.  order[i] is the row of the matrix at position i; the first pivot row is at position 0.  Row r of
+// x and row r of w belong to row r of the matrix.  In the finished row of w at position i:
 //
 //   the diagonal has the reciprocal of the pivot, and U is to the right of it;
 //   L is to the left of it, without its unit diagonal;

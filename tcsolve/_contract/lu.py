@@ -174,8 +174,9 @@ class LUOps(Protocol):
           called after `solve_first`.  Otherwise `fill`, `solve_rest` and `swap_done` need `solve_first`.
         - `rest` needs everything but the next panel and `swap_done`.
 
-        `share` is for calls of a `solver` and of an `operand` that run at the same time as the panel.  Every
-        part runs after the work launched before this call, and work launched later runs after every part.
+        `share` says how a product and the panel divide the device.  The parts `solve_rest` and `rest` pass it
+        to a `solver` and an `operand`.  Every part runs after the work launched before this call, and work
+        launched later runs after every part.
         """
 
     def finish(self, lu, ipiv, info, beyond):

@@ -142,9 +142,9 @@ class Ops(Protocol):
     def extremes(self, a, dtype=None):
         """Start the survey of a square a; return it as `Begun`.
 
-        The sums are those of |a_ij|.  The numbers are the largest and the smallest row sum, the largest and
-        the smallest column sum, the minimum of 2 |a_ii| - row_sum_i, and the minimum of 3 |a_jj| - col_sum_j.
-        NaN propagates.  a must not change before `Begun.wait` has returned.
+        The numbers are the largest and the smallest row sum of |a_ij|, the largest and the smallest column
+        sum of |a_ij|, the minimum of 2 |a_ii| - row_sum_i, and the minimum of 3 |a_jj| - col_sum_j.  NaN
+        propagates.  a must not change before `Begun.wait` has returned.
 
         The copy is `cast_scaled(a, None, None, dtype)`, if the survey makes it in the same pass over a.
         """

@@ -125,9 +125,9 @@ class Stacks(Protocol):
 
         A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
         limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-        difference of mirror images), where y is that of `solve_at_once`.  The norms must also be at least the
-        reciprocal of the third limit, unless b and x are 0.  The last limit is relative to the largest
-        |a_ij|; it is -1 if entries that are not read must be zero.
+        difference of mirror images), where ||y||_1 is the number that `solve_at_once` stores in the board.
+        The norms must also be at least the reciprocal of the third limit, unless b and x are 0.  The last
+        limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
         """
 
     # ---- factors by the libraries ----------------------------------------------

@@ -13,7 +13,7 @@ from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import device_operands, solved
-from tcsolve._solve.problem.structures import interpret
+from tcsolve._solve.problem.structures import interpret, is_mirrored
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verify.long_double_residual import SMALL
 
@@ -103,8 +103,7 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
 def _described(a, lower):
     """Return a copy of the Hermitian matrices that one triangle of a describes."""
     square = a.ndim == 2 and a.shape[0] == a.shape[1] and a.dtype.char in "fdFD"
-    # This test is compiled code, and nearly every a passes it.
-    if square and scipy.linalg.ishermitian(a):
+    if square and is_mirrored(a, conjugate=True):  # nearly always
         return a.copy(order="K")
     return interpret(np, a, "positive definite", lower)
 

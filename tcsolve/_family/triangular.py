@@ -91,10 +91,10 @@ def _by_vendor(a, b, *, trans, lower, unit_diagonal, check_finite):
     It is None if an answer misses the bound, or if an argument is wrong or empty.  Then the caller solves
     each system by itself.
     """
+    if a.ndim < 2 or not (b.ndim and a.size and b.size):
+        return None
     n, vector = a.shape[-1], b.ndim == 1
-    if not (
-        a.ndim >= 2 and a.shape[-2] == n and a.size and b.size and b.shape[-1 - (not vector)] == n
-    ):
+    if a.shape[-2] != n or b.shape[-1 - (not vector)] != n:
         return None
     ops = ops_for(a, b)
     xp, core = ops.xp, b.shape if vector else b.shape[-2:]

@@ -57,7 +57,7 @@ class Filters:
         """Take the filters out of a dict of options, and return them."""
         found = {key: options.pop(key) for key in cls.__dataclass_fields__ if key in options}
         for key, value in found.items():
-            is_list = isinstance(value, list | tuple)  # as in 'gen:gauss:n=9,99:max_n=50'
+            is_list = isinstance(value, list | tuple)  # 'gen:gauss:n=9:max_n=50' gives [50]
             if is_list and len(value) == 1:
                 found[key] = value[0]
         for key in ("min_n", "max_n"):

@@ -25,7 +25,7 @@ def checked_options(name, options):
     for key, value in options.items():
         where = f"study: gen:{name}: {key}"
         if key in OF_THE_STUDY:
-            raise InputError(f"{where} is one for the whole study; give {key}= or --{key}")
+            raise InputError(f"{where} is set once for the whole study; give {key}= or --{key}")
         if key not in own and key not in OF_ALL:
             known = ", ".join([*OF_ALL, *own])
             raise InputError(f"study: gen:{name} has no option {key}; it has {known}")

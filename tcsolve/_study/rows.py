@@ -68,8 +68,8 @@ def rows_of(case, plans, settings, ready=lambda: None):
         row = _row(case, plan, settings) | facts | {"blas_threads": blas_threads()}
         try:
             row |= run_plan(problem, plan.plan(), residual=plan.residual, **options)
-            if settings["energy"]:
-                how = row.get("device", "cpu"), plan.residual
+            if settings["energy"] and "device" in row:  # else the run has ended with an error
+                how = row["device"], plan.residual
                 row |= measure_energy(problem, plan.plan(), *how)
         except Exception as error:  # whatever it is, the other runs of a long study go on
             row |= raised(f"{type(error).__name__}: {error}")

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import threading
 from collections import Counter
 from contextlib import ExitStack
 
@@ -29,6 +30,7 @@ def run_study(
     jobs = require_count("study: jobs", jobs)
     if limit_seconds is not None:
         require_number("study: limit_seconds", limit_seconds)
+        limit_seconds = None if limit_seconds > threading.TIMEOUT_MAX else limit_seconds
     if resume and path is None:
         raise InputError("study: resume=True needs path=, the file with the rows")
     with ExitStack() as stack:

@@ -691,3 +691,25 @@ def test_an_empty_stack_has_as_many_statuses_as_matrices(xp, shapes):
 
     assert found.statuses.shape == found.rconds.shape == of_a[:-2]
     assert found.status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("n", [60, 70, 2100])
+def test_one_entry_without_its_mirror_image_contradicts_a_mirrored_structure(n, dtype):
+    """Matrices are compared with their transposes in one of three ways, by their size."""
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((n, n)).astype(dtype)
+    a += 1j * rng.standard_normal((n, n)) if dtype is complex else 0
+    a, b = a + a.conj().T + n * np.eye(n), np.ones(n)
+    assert tcsolve.solve_ex(a, b, assume_a="her").status is Status.CONVERGED
+    for i, j in ((1, 0), (n - 1, n - 2), (n - 1, 0)):
+        spoilt = a.copy()
+        spoilt[i, j] += n
+        found = tcsolve.solve_ex(spoilt, b, assume_a="her")
+        assert found.status is Status.NOT_AS_ASSERTED
+
+
+def test_a_program_without_a_name_gets_its_warnings():
+    program = "import tcsolve; tcsolve.solve([[2.0, 1], [5, 3]], [1.0, 1], assume_a='diagonal')"
+    with pytest.warns(tcsolve.AccuracyWarning, match="contradict assume_a"):
+        exec(program, {})

@@ -268,9 +268,8 @@ def _multiplied(how, of_l, of_u):
 def _emulated(how, of_l, of_u):
     """Return the product of rounded operands with the sums of tensor cores."""
     k = of_l[0].shape[1]
-    if np.iscomplexobj(
-        of_l[0]
-    ):  # a complex entry counts as two real ones, along k too, as on the device
+    # A complex entry counts as two real ones, along k too, as on the device.
+    if np.iscomplexobj(of_l[0]):
         of_l = [np.ascontiguousarray(l).view(np.float32) for l in of_l]
         of_u = [_real_rows(u) for u in of_u]
         return _emulated(how, of_l, of_u).view(np.complex64)

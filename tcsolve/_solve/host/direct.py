@@ -82,7 +82,8 @@ def solve_directly(a, b, way, request, tried=None):
         return way.failure and failed(way.failure, b, request.dtype, factored - start, tried)
     rcond, is_enough = _rcond(problem, factors, is_singular, way, request)
     estimated = time.perf_counter()
-    # FP32 factors show an rcond far above their roundoff, and then refinement converges fast.
+    # If rcond is far above their roundoff, FP32 factors give a good estimate of it, and refinement with them
+    # converges fast.
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
     if way.plan:

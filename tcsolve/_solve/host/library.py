@@ -19,7 +19,7 @@ __all__ = ["MEASURED_COLUMNS", "factor", "measure", "most_at_once", "rows"]
 ACROSS = 24
 # Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
 TRANSPOSED = 64
-# This module has no `measure_one`.
+# Largest number of right-hand sides for `measure_one`, which this module does not have (see `Stacks`).
 MEASURED_COLUMNS = 0
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
 WORK_ENTRIES = 1 << 16

@@ -20,7 +20,7 @@ from tcsolve._solve.verify.long_double_residual import residual, residual_of_sta
 __all__ = ["plain_answer", "solve_stack"]
 
 # Up to this n, one call of NumPy for a whole stack is faster than one solve per matrix.  The first limit is
-# for matrices with a structure, which one solve per matrix makes use of; the second is for general matrices.
+# for matrices with a structure: a solve per matrix uses the structure.  The second is for general matrices.
 LARGEST_STRUCTURED, LARGEST = 64, 128
 # Up to this n, the inverses of a stack are faster than an estimate of rcond for each matrix.
 LARGEST_INVERTED = 32

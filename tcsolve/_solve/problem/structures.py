@@ -20,8 +20,9 @@ BANDS = {
 # A matrix is treated as banded if it has at most two, or at most n / NARROW_BAND, diagonals besides the main
 # one.
 NARROW_BAND = 8
-# Up to this n, NumPy compares a matrix with its transpose in less time than SciPy.
-FEW_ROWS = 64
+# Up to FEW_ROWS rows and from MANY_ROWS on, NumPy compares a matrix with its transpose in less time than
+# SciPy.  Large matrices are compared in blocks of TILE rows and columns, which stay in the cache.
+FEW_ROWS, MANY_ROWS, TILE = 64, 2048, 128
 
 
 def read_under(ops, a, structure, lower):
@@ -35,19 +36,29 @@ def read_under(ops, a, structure, lower):
 
 
 def _is_as_read(a, structure):
-    """Tell whether the NumPy matrix a has the structure, by compiled code."""
+    """Tell whether the NumPy matrix a has the structure; this is fast."""
     if structure in MIRRORED:
-        if len(a) <= FEW_ROWS:
-            turned = a.T if structure == "symmetric" or a.dtype.kind != "c" else a.T.conj()
-            return bool(np.logical_and.reduce(a == turned, axis=None))
-        return (scipy.linalg.issymmetric if structure == "symmetric" else scipy.linalg.ishermitian)(
-            a
-        )
+        return is_mirrored(a, conjugate=structure != "symmetric")
     if structure not in BANDS:
         return True
     return all(
         has <= most for has, most in zip(scipy.linalg.bandwidth(a), BANDS[structure], strict=True)
     )
+
+
+def is_mirrored(a, conjugate):
+    """Tell whether the NumPy matrix a is its own transpose, or its own conjugate transpose, exactly."""
+    conjugate, n = conjugate and a.dtype.kind == "c", len(a)
+    if FEW_ROWS < n < MANY_ROWS:
+        return (scipy.linalg.ishermitian if conjugate else scipy.linalg.issymmetric)(a)
+    size = TILE if n > FEW_ROWS else max(n, 1)
+    for i in range(0, n, size):
+        for j in range(0, i + 1, size):
+            mirror = a[j : j + size, i : i + size].T
+            same = a[i : i + size, j : j + size] == (mirror.conj() if conjugate else mirror)
+            if not np.logical_and.reduce(same, axis=None):
+                return False
+    return True
 
 
 def interpret(xp, a, structure, lower):
@@ -142,12 +153,13 @@ def contradicts(ops, a, structure, lower):
 def _agrees_exactly(a, structure, lower):
     """Tell whether the unread triangle of the NumPy matrix a is zero, or the exact mirror image.
 
-    Compiled code reads a and stops at the first difference.  For nearly every matrix this test is enough.
+    This reads a once, and not beyond the first difference or its block.  For nearly every matrix this test is
+    enough.
     """
-    if structure == "symmetric":
-        return scipy.linalg.issymmetric(a) or 0 == scipy.linalg.bandwidth(a)[1 if lower else 0]
-    if scipy.linalg.ishermitian(a):
+    if is_mirrored(a, conjugate=structure != "symmetric"):
         return True
+    if structure == "symmetric":
+        return 0 == scipy.linalg.bandwidth(a)[1 if lower else 0]
     return not a.diagonal().imag.any() and 0 == scipy.linalg.bandwidth(a)[1 if lower else 0]
 
 

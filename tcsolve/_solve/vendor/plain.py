@@ -33,7 +33,8 @@ RARE = 4
 def plain_answer_there(a, b, assume_a, lower, check_finite):
     """Return x for CuPy arrays, or None if the general code must solve the systems.
 
-    It solves those that this module has no method for, and stacks in which too many systems are not plain.
+    The general code must solve systems that this module has no method for, and stacks in which too many
+    systems are not plain.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
     If at most a quarter of the systems of a stack are not plain, their statuses raise the usual errors and

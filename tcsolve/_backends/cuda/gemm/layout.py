@@ -98,7 +98,7 @@ def aligned(x):
 
 
 def as_stored(x, dtype=None):
-    """Return x in `dtype` as `Stored`; it is copied only for this dtype, or if neither axis is contiguous."""
+    """Return x in `dtype` as `Stored`; x is copied only if it is converted, or if no axis is contiguous."""
     if dtype is not None:
         x = converted(x, dtype)
     if rows_contiguous(x):
