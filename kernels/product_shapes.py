@@ -65,9 +65,9 @@ def _split_blocks(threads, share, matrix):
 
 
 def fastest_update(how, char, m, k, arch):
-    """Return the engine for C -= L U with the `Update` how: 'wgmma', or 'cublas' on packed operands.
+    """Return the engine for the update C -= L U: 'wgmma', or 'cublas' on packed operands.
 
-    `char` is the character of the dtype; L is m x k.
+    `how` is the `Update`, `char` the character of the dtype; L is m x k.
     """
     ours = how.format.name in ("fp16", "bf16") and char == "f"
     fills = m >= WGMMA_ROWS and k >= WGMMA_DEPTH

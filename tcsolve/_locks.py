@@ -1,4 +1,4 @@
-"""For processes that fork: a lock that is free in the child, and functions and a lock that delay a fork."""
+"""For processes that fork: `ForkSafeLock` is free in the child; `delays_fork` and `no_fork` delay a fork."""
 
 import os
 import threading

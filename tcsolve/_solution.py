@@ -92,7 +92,7 @@ class Status(Enum):
     STALLED = (
         "Refinement stalled before the bound, or the rounded matrix has a zero pivot, and there is no "
         "fallback; with solve, allow a fallback or choose a more precise update; with refine, give a better "
-        "correct."
+        "function `correct`."
     )
     NOT_CONVERGED = (
         "x misses the bound even with the most precise factorization; it is the best answer found, so judge "

@@ -65,7 +65,7 @@ def same(found, expected):
 
 
 def allocations_needed(cupy, prepare, check, expected, once):
-    """Let allocation 1, 2, ... of a public call fail; return the largest number for which one fails.
+    """Let the allocations of a public call fail, each in its turn; return how many there are.
 
     prepare() returns the call.  If an allocation fails, the call must raise a DeviceMemoryError, or succeed
     without that memory and return `expected`.  After each call, check() makes another one.

@@ -48,8 +48,8 @@ MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 19, 37, 43
 MOST_OF_STACKS = 14
 MOST_POSITIONAL = 6
 # What a constructor may call: the constructor of its base; what makes small containers, locks, and threads
-# that are not started; `add` of the two sets in which a fork finds all locks and all calls; and `ld`, the
-# leading dimension.
+# that are not started; `add` of the set of all locks and of the set of all calls, which a fork goes through;
+# and `ld`, the leading dimension.
 SMALL = {"len", "tuple", "list", "dict", "set", "ForkSafeLock"}
 SMALL |= {"threading.Lock", "threading.RLock", "threading.Thread"}
 SMALL |= {"_locks.add", "_Calls.every.add", "ld"}

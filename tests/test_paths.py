@@ -106,7 +106,7 @@ def test_without_an_exact_prediction_the_bytes_depend_on_n_alone():
     assert len(rough) == 1 and planned[1] != planned[300]
 
 
-# ---- what decides on a device; most arrays are NumPy's, because most tests launch nothing
+# ---- choices on a device; most arrays are NumPy's, because most tests launch nothing
 
 
 A, B = np.zeros((4096, 8)), np.zeros((4096, 1))

@@ -16,8 +16,8 @@
 //          If `doubts` is given, the board has only the numbers of doubtful systems.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubts  one number, to which the number of doubtful systems is added; or null, then doubtful is not written.
-//   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If the reciprocal of
-//           ||A||_1 times this size is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
+//   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
+//           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
 //           allowed.

@@ -78,7 +78,7 @@ struct Team {
         __syncwarp();
     }
 
-    // Sends a row to all lanes: the one that `sends` marks, from number `first` on.
+    // Sends the row that `sends` marks to all lanes, from entry `first` of the row on.
     template <int COUNT>
     __device__ __forceinline__ void spread(
         const Number (&rows)[ROWS][COUNT], const bool (&sends)[ROWS], int first, Number (&sent)[COUNT], int place

@@ -20,7 +20,7 @@
 struct Board {};  // nothing in global memory
 
 constexpr int CANDIDATES = BLOCKS * WARPS;
-static_assert(CANDIDATES <= WARP || CANDIDATES % WARP == 0, "at most one candidate for a lane, or as many for each");
+static_assert(CANDIDATES <= WARP || CANDIDATES % WARP == 0, "at most one for a lane, or the same number for all");
 
 // The best row of a warp for pivot j: the numbers that all warps need if this row becomes the pivot row.
 struct __align__(16) Candidate {

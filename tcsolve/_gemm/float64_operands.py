@@ -31,8 +31,8 @@ def multiply_narrowed(ops, job):
 def _narrow(ops, x, axis, beside_inf):
     """Return (x 2**e in float32, e) with the largest finite entry along the axis in [1/2, 1].
 
-    Entries that underflow are negligible, unless the other operand may have an Inf (`beside_inf`): then 0 x
-    Inf would be NaN, so they become the smallest normal number.
+    Entries that underflow are negligible, unless the other operand may have an Inf (`beside_inf`).  Then they
+    become the smallest normal number, because the product of 0 and Inf would be NaN.
     """
     xp, x = ops.xp, ops.converted(x, DOUBLE)
     size = xp.where(xp.isfinite(x), xp.abs(x), 0)

@@ -84,7 +84,7 @@ def survey(ops, a):
 
 
 def begin_survey(ops, a, dtype=None):
-    """Start the survey of a; return the `Begun` of `Ops.extremes`, where `wait` returns the `Survey`."""
+    """Start the survey of a; return a `_contract.ops.Begun`, whose `wait` returns the `Survey`."""
     begun = ops.extremes(a, dtype)
 
     return begun._replace(wait=lambda: Survey.of(*begun.wait()))

@@ -281,7 +281,8 @@ class _Triangle:
             ).any():  # singular: take the least-squares solution of minimum norm
                 y[c, :steps] = np.linalg.lstsq(r, g)[0]
                 continue
-            # Column j has the coefficients after step j + 1, because the inverse is a triangle too.
+            # Column j has the coefficients after step j + 1: the inverse of a leading block of r is the
+            # leading block of the inverse.
             after = np.cumsum(np.linalg.inv(r) * g, axis=1)
             rounding[c, :steps] = self.lost[c, :steps] @ np.abs(after) / self.beta[c]
             small = np.flatnonzero(rounding[c, :steps] <= LOSABLE)

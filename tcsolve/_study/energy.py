@@ -61,7 +61,7 @@ def measure_energy(problem, plan, device, residual="fp64"):
 
     try:
         found = sampled(call, power, LEAST_SECONDS)
-    except (TcsolveError, MemoryError) as error:
+    except (TcsolveError, MemoryError, _Absent) as error:
         return {"energy": f"not measured: {error}"}
     flops = 2 / 3 * problem.n**3 * (4 if np.iscomplexobj(problem.a) else 1)
     return {
@@ -130,7 +130,14 @@ def _power_meter(device):
         pynvml.nvmlInit()
         # CUDA and NVML may number the devices differently, but both know the address on the bus.
         handle = pynvml.nvmlDeviceGetHandleByPciBusId(Device().pci_bus_id.encode())
-        pynvml.nvmlDeviceGetPowerUsage(handle)
     except pynvml.NVMLError as error:
         raise _Absent(f"NVML fails: {error}") from error
-    return lambda: pynvml.nvmlDeviceGetPowerUsage(handle) * MILLIWATT
+
+    def power():
+        try:
+            return pynvml.nvmlDeviceGetPowerUsage(handle) * MILLIWATT
+        except pynvml.NVMLError as error:
+            raise _Absent(f"NVML fails: {error}") from error
+
+    power()
+    return power

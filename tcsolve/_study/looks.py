@@ -149,7 +149,7 @@ def _common(words):
 
 
 def _look(i, taken, label):
-    """Return the keyword arguments of a curve in the i-th colour; `taken` has those of earlier curves."""
+    """Return the keyword arguments of a curve in the i-th colour; `taken` has the colours used before."""
     colour = COLOURS[i % len(COLOURS)]
     turn = taken.count(colour)
     return {
@@ -162,5 +162,5 @@ def _look(i, taken, label):
 
 
 def _size(later):
-    """Return sizes for a curve below `later` others, so that it is seen where they coincide."""
+    """Return sizes for a curve on which `later` others are drawn: larger, so that it is seen behind them."""
     return {"linewidth": 1.1 + 0.18 * later, "markersize": 3.2 + 0.45 * later}

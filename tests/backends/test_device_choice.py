@@ -1,4 +1,4 @@
-"""Which devices are used, and when: old cards, missing libraries, captures of the caller."""
+"""Which devices are used, and when: old cards, missing libraries, CUDA graphs that the caller captures."""
 
 import subprocess
 import sys

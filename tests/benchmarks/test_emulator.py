@@ -59,8 +59,8 @@ def test_the_rule_that_made_the_sums_comes_first_and_alone(unit, low, script, mo
     small = [row for row in rows if row["stage"] != first["stage"]]
     exact = [row["rule"] for row in small if row["agree"] == row["outputs"]]
     assert any(f"least e {sums.least}, zero plus" in rule for rule in exact)
-    # Only with TF32 does a sum that is not zero become zero in FP32: products of FP16 are too large for that,
-    # and those of BF16 have too few bits.
+    # Only the sample of TF32 has a negative sum of truncated terms that becomes zero in FP32.  In the other
+    # samples the rule 'zero sign' agrees, too.
     if low == "tf32":
         assert not any("normalized" in rule or "zero sign" in rule for rule in exact)
 

@@ -219,7 +219,7 @@ def test_json_holds_the_solution_but_x(tmp_path):
     ]
     assert report["iterations"] == solution.iterations.tolist()
     assert report["rcond"] == solution.rcond and report["bound"] == solution.bound
-    # The fields for the matrices of a stack have one value here, as they have the shape ().
+    # `statuses` and `rconds` have one value for each matrix of a stack, and a single value here.
     assert report["statuses"] == "CONVERGED" and report["rconds"] == solution.rcond
     assert report["seconds"].keys() == solution.seconds.keys()
     assert report["matrix"]["n"] == 30 and report["matrix"]["nrhs"] == 1

@@ -51,10 +51,10 @@ def rounding_of_residual(n, in_fp64=False, is_complex=False):
     For n = 1 the library divides in FP64.  A complex product has an error of sqrt(5) u (Brent, Percival and
     Zimmermann, Math. Comp. 76 (2007), 1469-1481); together with that of the difference it is below 4 u.
 
-    From n = 2 to 32 the library promises a long double residual, unless the caller multiplies (`in_fp64`).
-    The error of b minus n products is at most (n + 2) e (|b| + |A||x|), where e is the unit roundoff (Higham
-    2002, section 3.5), and four times that for complex numbers.  |b| is at most |A||x| for an answer that is
-    nearly right.
+    From n = 2 to 32 the library promises a long double residual.  `in_fp64` is for calls without this
+    promise, such as `refine`.  The error of b minus n products is at most (n + 2) e (|b| + |A||x|), where e
+    is the unit roundoff (Higham 2002, section 3.5), and four times that for complex numbers.  |b| is at most
+    |A||x| for an answer that is nearly right.
 
     In FP64 this worst case is taken up to n = 8.  For larger n it is far larger than any error that occurs,
     so the errors of the partial sums s_k are modelled as independent with mean zero (Higham and Mary, SIAM J.

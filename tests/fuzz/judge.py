@@ -118,7 +118,7 @@ def judge_solution(system, solution, x, theirs):
         excused = statuses[s] is Status.STALLED and not system.fallback
         if (
             statuses[s] is Status.UNDERFLOW
-        ):  # then the error of another x may be less only by chance
+        ):  # x may be the best there is; SciPy's x then meets the bound by chance
             here = system.a[s], x[s], system.b[s]
             excused = is_rounded_solution(*here) or _is_faint(*here, bound)
         if statuses[s] in MISSES and not excused and theirs.x is not None:

@@ -195,7 +195,8 @@ def _product_complaints(exact, c, told, options):
 def _lost_below(limit, told, k):
     """Return the error from subnormal numbers: k products and k sums are rounded to the subnormal unit.
 
-    Tensor cores truncate g + 1 terms for g products, so at most 1.25 times as many terms as products.
+    An operation of a tensor core adds four or more products and one addend, and truncates each of these
+    terms: at most 1.25 terms for each product.
     """
     halves = 2 * k if told.precision in ("fp32", "fp64") else 2.5 * k * told.products
     return halves * limit.smallest_subnormal / 2

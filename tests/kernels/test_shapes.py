@@ -342,7 +342,8 @@ def test_the_split_shape_holds_whole_rows_and_columns(matrix, threads, share, bl
     shape = split_shape((matrix, (True, 1, 1)), arch)
 
     assert shape == (threads, (share, 1), (blocks, 8))
-    # A thread keeps 64 entries.  `share` warps hold a row, or `share` lanes share a row, 4 columns each.
+    # A thread keeps 64 entries.  If rows are scaled, `share` warps hold a row.  If columns are scaled,
+    # `share` lanes share a row, and each lane has 4 columns.
     if by_row:
         assert share * 32 * 64 >= cols and blocks * (threads // 32) >= rows * share
     else:

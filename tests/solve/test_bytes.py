@@ -49,7 +49,7 @@ def plain_bytes(nrhs):
 
 def ratio_of_plan(a, b, precision):
     """Return the `Solution`, and its planned over its used bytes."""
-    # With device="auto", one of many solves imports CuPy, whose modules take memory.
+    # With device="auto", CuPy is imported after many solves, and its modules take memory.
     how = {"precision": precision, "assume_a": "general", "device": "cpu"}
     solution, peak = used(lambda: tcsolve.solve_ex(a, b, **how))
     return solution, solution.bytes_planned / peak

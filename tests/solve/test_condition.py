@@ -49,7 +49,7 @@ def test_rcond_is_within_a_factor_of_ten(xp, dtype, cond, precision):
 
     rcond = factor(xp.asarray(a), precision=precision).rcond()
 
-    # A sampled inverse is measured in another norm, which differs by up to sqrt(n), here 7.
+    # An estimate by random vectors is of another norm, which differs by up to sqrt(n), here 7.
     assert true / 10 <= rcond <= 10 * true
 
 
@@ -263,7 +263,7 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
 
     def solve():
         compared.clear()
-        plan = tcsolve.Plan("fp16x3", block=64)  # a matrix of one panel does not need the ladder
+        plan = tcsolve.Plan("fp16x3", block=64)  # one panel would be solved without the ladder
         return tcsolve.solve_ex(a, b, precision=plan, assume_a="general"), list(compared)
 
     monkeypatch.setattr(NumpyOps, "held", watched)

@@ -1,4 +1,4 @@
-"""On the host, most systems are refined with few calls, and the rest with more; every answer is verified."""
+"""On the host a short loop refines most systems, and the general loop the rest; every answer is verified."""
 
 import warnings
 
@@ -130,7 +130,7 @@ def test_an_error_just_below_the_bound_is_made_smaller(precision, dtype):
 
         assert found.status.ok
         largest = max(largest, ratio(a, found.x, b))
-    assert 0.5 < largest < 0.93  # one is 0.97 without that correction
+    assert 0.5 < largest < 0.93  # without a further correction it reaches 0.97
 
 
 def normal(rng, dtype, *shape):

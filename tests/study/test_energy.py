@@ -105,6 +105,19 @@ def test_an_nvml_that_fails_is_told_in_the_row(nvml, monkeypatch):
     assert "pip install 'tcsolve[energy]'" in row["energy"]
 
 
+def test_an_nvml_that_fails_later_is_told_in_the_row(nvml):
+    left = iter([400_000] * 2)
+
+    def power(handle):
+        if (found := next(left, None)) is None:
+            raise RuntimeError("the device is lost")
+        return found
+
+    nvml.nvmlDeviceGetPowerUsage = power
+    row = energy.measure_energy(matrices.generate("gauss", 10), Plan("fp32"), "cuda")
+    assert row == {"energy": "not measured: NVML fails: the device is lost"}
+
+
 @pytest.mark.gpu
 def test_a_device_reports_the_energy_of_a_solve(cupy):
     import_or_skip("pynvml")

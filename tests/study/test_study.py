@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.io
 import scipy.linalg
 from exact_solution import relative_error
 from exact_solution import solution as exact_solution

@@ -62,7 +62,8 @@ def ways_for(ops, a, columns, structure, precision):
             return _definite(a, columns, precision)
         way = _way_in_fp64(a, structure)
     elif structure == "positive definite":
-        return ()  # for the ladder: its LU does not show whether A is definite, so this is tested before
+        # The LU of the ladder does not show whether A is definite, so `routes` tests this first.
+        return ()
     else:
         way = _way_of_one_panel(ops, len(a), precision)
     return (way,) if way else ()

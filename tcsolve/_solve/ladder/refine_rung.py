@@ -89,7 +89,7 @@ def _preconditioners(ladder, following):
     which, method = ladder.plan.preconditioner, ladder.plan.method
     if method == "gmres" and which == "auto":
         which = "fp64"
-    # If a rung follows, its factors take less time than a second try with these.
+    # If a rung follows, it takes less time than a second try with the current factors.
     wanted = which == "fp64" or which == "auto" and following is None
     if not wanted or method == "ir" or not _can_widen(ladder):
         return None, None

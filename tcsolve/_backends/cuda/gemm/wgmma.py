@@ -285,7 +285,10 @@ def _defines(how):
 
 
 def _scale(u, top, other, multiprocessors):
-    """Return (power of two of u, -1 divided by the powers of both operands, words that count tiles)."""
+    """Return (s, -1 / (s top other), words that count tiles), where the power of two s scales u.
+
+    `top` is a number, and `other` is a number on the device, or None, which stands for one.
+    """
     k, n = u.shape
     # find_operand_scale.cu uses `work` and leaves it zero.  So does the product, which counts its tiles
     # there.

@@ -40,8 +40,9 @@ def overlap(step, rules):
     try:
         with side, cublas_calls.lane(1):
             step.solve_first()
-        # `complete` works only on a square panel, and its rows must be swapped.  `solve_first` swaps the rows
-        # of a panel only if it has one strip.  A square panel has several, so `complete` need not wait.
+        # `complete` works only on a square panel, and only after its rows are swapped.  `solve_first` swaps
+        # them only in a panel of one strip.  A square panel has several strips, so its rows are swapped
+        # already, and `complete` need not wait.
         if step.completes:
             step.complete()
             side.wait_event(main.record())

@@ -26,8 +26,8 @@ SQUARE_BLOCKS = {
     1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
     3: ((4096, 128), (9000, 512), (math.inf, 1024)),
 }
-# A product inside a panel with fewer than FEW_ROWS rows and at most FEW_COLUMNS columns of L takes no longer
-# than two launches.
+# An FP32 product inside a panel takes no longer than the two additional launches of fp16x3 if it has fewer
+# than FEW_ROWS rows and at most FEW_COLUMNS columns of L.
 FEW_ROWS, FEW_COLUMNS = 1024, 256
 
 

@@ -93,8 +93,8 @@ def substitute(
     width, item = launches.width, lu.itemsize
     sizes = cupy.zeros(width) if sizes is None else sizes
     # Memory for the scaled b, the results of both triangles, and two tickets: counters from which clusters
-    # draw the numbers 0, 1, ...  If all bits are one, a value of the results is not there yet, and no number
-    # of a ticket is drawn yet.
+    # draw the numbers 0, 1, ...  All bits are one in a result that is not computed yet, and in a ticket from
+    # which no number was drawn.
     stages = cupy.empty(3 * width * n + 2, lu.dtype)
     rhs = stages.data.ptr
     made = rhs + width * n * item

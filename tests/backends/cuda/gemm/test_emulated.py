@@ -29,7 +29,7 @@ def test_every_sum_of_a_chain_is_that_of_the_emulation(name, cupy, script):
     kit = script("_instructions")
     number = cupy.cuda.Device().compute_capability
     if number not in kit.UNIT_OF:
-        skip_on_other_chips(f"no unit has the data of compute capability {number}")
+        skip_on_other_chips(f"no unit emulates compute capability {number}")
     found = [x for x in kit.instructions_of(int(number)) if x.name == name]
     if not found:
         skip_on_other_chips(f"compute capability {number} does not have {name}")

@@ -560,7 +560,7 @@ def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(m, k, r, top, shift, 
     u[k // 2, r // 2] = top
     found = []
 
-    # U alone, and with so many copies of it to its right that a separate kernel finds the power of two.
+    # U alone, and with so many copies of it to its right that a separate kernel finds the scale.
     for copies in (1, wgmma.FEW_ENTRIES // u.size + 1):
         room = hopper.zeros((k, copies * r + 4), np.float32)
         beside = room[:, shift : copies * r + shift]

@@ -219,7 +219,7 @@ def test_an_allocation_that_fails_harms_no_recorded_factorization(
 ):
     """The first solve of a small size is recorded.
 
-    That of a large one is launched, the second allocates a tape, the third records on it.
+    Of a large size, the first solve is launched, the second allocates a tape, and the third records on it.
     """
     lu_sizes(most_at_once=most_at_once)
     problem, a, b = system(cupy, 500)
