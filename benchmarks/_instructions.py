@@ -14,7 +14,7 @@ from tcsolve._arithmetic.formats import FORMATS, round_to
 
 SOURCE = "instructions.cu"
 COLUMNS = 8
-# The unit that emulates a device, by its compute capability.
+# The name of the emulated tensor cores for a device, by its compute capability.
 UNIT_OF = {"75": "t4", "80": "a100", "89": "l40s", "90": "h200", "100": "b200"}
 
 

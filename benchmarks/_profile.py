@@ -157,10 +157,11 @@ def others(kernels, spans):
 
 
 def panel_times(spans, panels, strips):
-    """Return [rows, us per column in panel kernels, us per column with the work between] of each outer panel.
+    """Return [rows, us per column in panel kernels, us per column in all] of each outer panel.
 
-    The spans are from a factorization without look-ahead.  `strips` has the number of launches of each panel.
-    Return [] if the panels cannot be distinguished.
+    The second time includes the work between the kernels of the panel.  The spans are from a factorization
+    without look-ahead.  `strips` has the number of launches of each panel.  Return [] if the panels cannot be
+    distinguished.
     """
     kernels = [span for span in spans if span.category == PANEL]
     if len(kernels) != sum(strips):
@@ -175,7 +176,7 @@ def panel_times(spans, panels, strips):
 
 
 def alone_times(panel):
-    """Return the seconds of all panels of `panel_times`: in their kernels, and with the work between.
+    """Return the seconds of all panels of `panel_times`: in their kernels, and in all.
 
     Return None without panels.
     """

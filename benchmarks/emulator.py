@@ -189,7 +189,7 @@ def rules_of(instruction, arrays, pool):
 def show_rules(rows):
     for stage in dict.fromkeys(row["stage"] for row in rows):
         print(
-            f"  {rows[0]['instruction']}, {stage}: agree of {rows[0]['outputs']} (normal numbers)"
+            f"  {rows[0]['instruction']}, {stage}: results that agree (normal ones), of {rows[0]['outputs']}"
         )
         for row in [row for row in rows if row["stage"] == stage][:8]:
             print(f"    {row['agree']:>7} ({row['agree_normal']:>7})  {row['rule']}")

@@ -6,7 +6,7 @@
 The measured time is that of the factorization of an FP32 copy of A in place, with partial pivoting and all
 row swaps, as in a solve.  In dominant matrices, pivots that are expected on the diagonal are not searched.
 Copying is not timed.  getrf gets A in column-major order, in FP32 and in FP64.  The rate is 2/3 n^3 over
-the time; fp16x3 computes three products, but the operations of one count.
+the time; fp16x3 computes three products, but the rate counts the operations of one.
 
 Factors are valid if max_i |P A v - L (U v)|_i <= (2 u + sqrt(n) w) max_i sqrt(sum_jk (l_ik u_kj)^2) for a
 random vector v of -1 and 1, in FP64.  u is the roundoff of the update, and w that of the factors.  This is

@@ -96,7 +96,7 @@ def measure_blocks(n):
 def move_chunk(count, n):
     """Return how many of the n columns a block of tcs_move_rows copies at a time, for `count` rows.
 
-    It is fewer than fit in shared memory if there would be too few blocks.
+    With few columns in all, a block copies fewer than fit in shared memory, so that there are enough blocks.
     """
     for chunk in MOVE_CHUNKS:
         last = chunk == MOVE_CHUNKS[-1]

@@ -53,7 +53,7 @@ struct BoundedSum {
 
     // `bound` is at least 0 and less than 2^1022.  With any other bound, the result must not be used.
     __device__ __forceinline__ void begin(double bound) {
-        // 3 times a power of two that is larger than the bound: sums cannot reach the next power of two.
+        // The constant is 3 p for a power of two p that is larger than the bound.  So all sums lie between 2 p and 4 p.
         const unsigned above = (unsigned(__double2hiint(fmax(bound, 0x1p-960))) & 0x7ff00000u) + 0x00200000u;
         constant = sum = 1.5 * __hiloint2double(int(above), 0), rest = 0;
     }

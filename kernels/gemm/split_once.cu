@@ -11,8 +11,8 @@
 // block hold a row; it has at most 128 share RUNS columns.  If columns are scaled, a cluster holds 4 share columns,
 // with `share` threads for each row; columns have at most CLUSTER RUNS THREADS / share rows.
 //
-// Grid: for each matrix a multiple of CLUSTER; ceil(rows / (WARPS / share)), rounded up, if by_row, else
-// CLUSTER ceil(cols / (4 share)).  Block THREADS.
+// Grid: the blocks of both matrices.  For a matrix, they are ceil(rows / (WARPS / share)), rounded up to a multiple of
+// CLUSTER, if by_row, else CLUSTER ceil(cols / (4 share)).  Block THREADS.
 // Defines T_LOW (fp16, bf16 or tf32), THREADS, CLUSTER.
 
 #include "common/cluster.cuh"

@@ -28,9 +28,10 @@ ONE_BLOCK, MOST_COLUMNS = 32, 256
 # The number of columns of a column-major matrix that one call of gemv multiplies; gemv has several chains for
 # each entry.
 GEMV_COLUMNS = 1024
-# The sums of one call have at most ENTRIES entries in all, or, if that is more, a part 1 / ROOM of the number
-# of entries of A.  One sum is always allowed.  The sums of a check may have a part 1 / CHECK_ROOM of the
-# number of entries of Y, because a product with few sums at once takes several times as long.
+# A call forms several sums at once; each is a matrix with the shape of A X.  Together they have at most
+# ENTRIES entries, or 1 / ROOM of the number of entries of A if that is more; but a call forms at least one.
+# In a check they may have 1 / CHECK_ROOM of the number of entries of Y, because a product with few sums at
+# once takes several times as long.
 ROOM, ENTRIES, CHECK_ROOM = 64, 1 << 16, 8
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4

@@ -26,7 +26,7 @@ TRIANGLE = 2
 # A**-1.  For p vectors the multiple is the pth root.  Only about one of 10**4 matrices with an rcond below
 # epsilon has an estimate above this multiple; see `look_at` in `tcsolve._solve.vendor.measure`.
 NEAR = 1e4
-# Number of rows of the board besides two for each right-hand side.
+# Number of rows of `board` (see `Stacks.solve_at_once`), without the two for each right-hand side.
 NUMBERS = 9
 # From this n on, `solve_and_judge` returns the board of a stack.  For smaller matrices, the board would take
 # much memory, compared with A.
