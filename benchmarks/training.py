@@ -266,7 +266,8 @@ def main():
         now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
         count = len(rows)
         late = measure(options, now, rows)
-        facts = now if len(rows) > count else facts  # else only condition numbers are new
+        if len(rows) > count or not facts:  # else only condition numbers are new
+            facts = now
         save(options.json, facts, rows)
     options.json.with_suffix(".md").write_text(page(facts, rows))
     if late:

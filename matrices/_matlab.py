@@ -72,7 +72,7 @@ def read(path, *, limit_bytes, pattern=True):
 def _heads(path):
     """Return a file of the first HEAD bytes of each variable, unpacked, for `whosmat`.
 
-    For the shape of one variable, `whosmat` would unpack 128 KiB of a file, and get up to 128 MiB.
+    To find the shape of a variable, `whosmat` unpacks 128 KiB of compressed bytes, which can become 128 MiB.
     For a file that is not of version 5, return the path.
     """
     version, _ = scipy.io.matlab.matfile_version(path)

@@ -248,7 +248,7 @@ def _matches(row, pattern, group):
 def _passes(row, min_n, max_n, kind, kappa):
     """Tell whether a row passes the filters; a fact that is not known passes."""
     n, cond = row["n"], row["cond_2norm"]
-    if n is not None and not (min_n or 0) <= n <= (max_n or np.inf):
+    if n is not None and not (min_n or 0) <= n <= (np.inf if max_n is None else max_n):
         return False
     if cond is not None and kappa is not None and not kappa[0] <= cond <= kappa[1]:
         return False
@@ -257,7 +257,7 @@ def _passes(row, min_n, max_n, kind, kappa):
 
 def _is_of_kind(words, kind):
     """Tell whether the kind in an index, such as 'real symmetric positive definite', passes a filter."""
-    symmetric = " symmetric" in words or "hermitian" in words
+    symmetric = "symmetric" in words.split() or "hermitian" in words
     return {
         "spd": "positive definite" in words,
         "symmetric": symmetric,

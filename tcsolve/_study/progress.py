@@ -30,8 +30,10 @@ def progress(total, done, stream=None):
     try:
         from tqdm import tqdm
     except ImportError:
-        yield _Line(total, done, stream, time.monotonic())
-        stream.write("\n")
+        try:
+            yield _Line(total, done, stream, time.monotonic())
+        finally:
+            stream.write("\n")
         return
     with tqdm(total=total, initial=done, file=stream, unit="run", dynamic_ncols=True) as bar:
 

@@ -282,3 +282,11 @@ def test_an_index_tells_what_to_find(folder):
     assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three"]
     assert found(max_n=5, kind="unsymmetric") == ["four", "HB/two"]
     assert matrices.load("HB/one").n == 5
+
+
+def test_a_kind_of_one_word_and_a_size_of_zero_are_filters(folder):
+    (folder / "one.rb").write_text(GOOD)
+    text = "name,group,n,nnz,kind,cond_2norm\none,HB,5,8,symmetric,1e2\n"
+    (folder / "index.csv").write_text(text)
+    assert [row["name"] for row in matrices.find(kind="symmetric")] == ["one"]
+    assert not matrices.find(kind="unsymmetric") and not matrices.find(max_n=0)
