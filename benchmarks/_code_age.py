@@ -12,8 +12,7 @@ from _harness import RESULTS
 __all__ = ["results_before_their_code"]
 
 ROOT = pathlib.Path(__file__).parents[1]
-# The script of each results file that has another name; and the parts of the library on which a results file
-# depends, if it does not depend on the whole library.
+# The script of each results file that is not named after its script.
 SCRIPTS = {
     "ablation_removed": "ablation",  # of paths that the library does not have any more
     "accurate_cuda": "accurate",
@@ -40,6 +39,7 @@ PRODUCTS = (
     "tcsolve/_backends/cpu/gemm.py",
     "kernels",
 )
+# The parts of the library on which a results file depends, if it does not depend on the whole library.
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
 

@@ -4,8 +4,8 @@
 //   rounds  number of exchanges; a warp sends the largest value of the exchange before, plus 1
 //   result  float[BLOCKS]: the last value of each block, which must be `rounds`
 //
-// Defines BLOCKS, of one cluster, and WARPS of a block.  Messages use st.async, counted by an mbarrier, as in
-// exchange_cluster.cuh.
+// Defines BLOCKS, the number of blocks of the cluster, and WARPS, the number of warps of a block.  Messages use
+// st.async, counted by an mbarrier, as in exchange_cluster.cuh.
 
 #include "common/sm_addresses.cuh"
 

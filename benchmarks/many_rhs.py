@@ -44,7 +44,7 @@ def right_hand_sides(a, count):
 
 
 def timed(a, b, run, repeats):
-    """Return the time of run, which returns (x, facts), with those facts; x is checked first."""
+    """Return the time and the facts of run(), which returns (x, facts); x is checked before the timing."""
     import cupy
 
     x, facts = run()

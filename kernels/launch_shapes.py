@@ -123,7 +123,8 @@ class SwapShape(NamedTuple):
         return {"COLUMNS": self.columns}
 
 
-# Few columns per block make a launch of few columns short.  For many columns, wide blocks read L less often.
+# If there are few columns in all, few of them per block make the launch short.  If there are many, wide
+# blocks read L less often.
 SWAP_SHAPES = (
     SwapShape(8, 256, 1, 1536),
     SwapShape(16, 256, 1, 6144),

@@ -19,7 +19,7 @@ In solve/:
   norms, and the equilibrated FP32 copy of A
 - triangular_solve: tcs_solve_triangle, triangular solve for a few right-hand sides
 - invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve;
-  tcs_begin_triangle, the same for a single triangle, and rows of right-hand sides for its solve
+  tcs_begin_triangle, the same for a single triangle, and the right-hand sides of its solve
 - residual: tcs_matrix_residual, b - A x for one right-hand side
 - refinement_vectors: tcs_residual, tcs_column_max, tcs_combine, tcs_lower, tcs_raise, the vector
   operations of a refinement step

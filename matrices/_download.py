@@ -74,7 +74,11 @@ def collection_rows(missing):
 def open_archive(archive, short):
     """Return the tar file and the open text of the matrix in it."""
     tar = tarfile.open(archive)
-    return tar, tar.extractfile(f"{short}/{short}.mtx")
+    try:
+        return tar, tar.extractfile(f"{short}/{short}.mtx")
+    except BaseException:
+        tar.close()
+        raise
 
 
 def record_hash(archive):

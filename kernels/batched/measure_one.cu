@@ -2,8 +2,8 @@
 //
 //   board  double[SEEN + 4 + 2 k], zero before the launch: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the
 //          largest ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and
-//          max |x| of each.  A NaN makes each norm and size NaN that is computed from it, but not info and the numbers
-//          of `tell`.
+//          max |x| of each.  A norm or size that is computed from a NaN is NaN; info and the numbers of `tell` never
+//          are.
 //   a      n x n, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i a_row + j a_col (steps count entries).
 //   below, above  the numbers of diagonals of a that are read; other entries are taken for zero.
 //   x      T_A (or pairs) n x k, contiguous, k at most 4: its columns become the first k rows of y, rounded.

@@ -7,7 +7,7 @@
 //   info  int[count], copied to the result, or null for 0.
 //   residuals  double (or pairs) [count][k][n], or null: b - A x.
 //   out   double [4 + 2 k][count]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and
-//         max |x| of each.  A NaN makes each number NaN that is computed from it.
+//         max |x| of each.  A number that is computed from a NaN is NaN.
 //
 // TEAM warps take one matrix, LANES threads of a warp one row; n <= LANES, or LANES = 32.
 // Grid ceil(count TEAM / 8), block 256, shared memory double[8][n rounded up to 32]: sums of columns by each warp.

@@ -2,8 +2,8 @@
 // which earlier launches have computed.
 //
 //   out      double [4 + 2 k], zero before the launch: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x|
-//            of each column, and max |x| of each, as tcs_stack_measure gives them.  A NaN makes each number NaN that is
-//            computed from it.
+//            of each column, and max |x| of each, as tcs_stack_measure gives them.  A number that is computed from a
+//            NaN is NaN.
 //   row_sum, col_sum  double[n]: sums of |a_ij| of each row and column.
 //   x, b     n x k, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i x_row + j x_col (steps count entries).
 //   ax       A x: double, or pairs, with strides of its own in the same form.

@@ -11,7 +11,7 @@
 //          correction is kept if it makes the ratio smaller.
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step
 //          at which the factorization broke down or 0, max |b - A x|, max |x|.
-//          A NaN makes each norm and size NaN that is computed from it, but not the step and the numbers of `tell`.  If
+//          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.  If
 //          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
 //          If `doubts` is given, the board has only the numbers of doubtful systems.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.

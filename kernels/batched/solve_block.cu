@@ -132,8 +132,8 @@ tcs_solve_block(
             wait_for_copies();
             __syncthreads();
             if (!BANDED) return;
-            // Checks the entries (i + q down, j + q right), and replaces those that are not read.  Their mirror images
-            // are loaded together.
+            // Checks the entries (i + q * down, j + q * right) for q < JUDGED, and replaces those that are not read.
+            // Their mirror images are loaded together.
             const auto judge = [&](int i, int j, int down, int right) {
                 Number others[JUDGED];
                 #pragma unroll

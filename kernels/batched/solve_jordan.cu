@@ -340,8 +340,8 @@ tcs_solve_jordan(
         });
     }
 
-    // First the answers are computed; then corrections of those that miss the bound, one after the other, of which the
-    // better answer is kept; then, for the few matrices that may be singular to working precision, the columns of A^-1.
+    // First the answers are computed.  Then each answer that misses the bound is corrected, and the better of the two
+    // is kept.  Then, for the few matrices that may be singular to working precision, the columns of A^-1 are computed.
     Measured found = {inf, one, 0.0, 0.0};
     double of_inverse = 0;
     const auto nothing = [](int, Number) {};

@@ -8,8 +8,8 @@
 // column.  hi, and lo unless null, are row-major with leading dimension ld_out, a multiple of 16 bytes.
 //
 // A thread keeps its entries in registers until the largest entry is known.  If rows are scaled, `share` warps of a
-// block hold a row; it has at most 128 share RUNS columns.  If columns are scaled, a cluster holds 4 share columns,
-// with `share` threads for each row; columns have at most CLUSTER RUNS THREADS / share rows.
+// block hold a row, which has at most 128 * RUNS * share columns.  If columns are scaled, a cluster holds
+// 4 * share columns with at most CLUSTER * RUNS * THREADS / share rows, and `share` threads hold a row.
 //
 // Grid: the blocks of both matrices.  For a matrix, they are ceil(rows / (WARPS / share)), rounded up to a multiple of
 // CLUSTER, if by_row, else CLUSTER ceil(cols / (4 share)).  Block THREADS.

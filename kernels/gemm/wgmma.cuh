@@ -10,7 +10,7 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     return SWIZZLE_128 | GROUP_OF_8 << 32 | NEXT_PANEL << 16 | (address & 0x3ffff) >> 4;
 }
 
-// What 16 k add to a descriptor: 32 bytes in each row, or 16 rows.
+// What a step of 16 along k adds to a descriptor: 32 bytes in each row, or 16 rows.
 template <bool ALONG_K>
 constexpr unsigned long long STEP_16 = (ALONG_K ? 32 : 16 * 128) >> 4;
 

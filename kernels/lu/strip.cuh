@@ -113,7 +113,7 @@ __device__ __forceinline__ void solve_block_row(
     __syncthreads();
 }
 
-// c -= l u for M rows of c and l, N words of c, 16 columns apart, and 4 columns of l.  The four rows of u are `pitch`
+// c -= l u.  c has M rows of N words, 16 columns apart; l has M rows and 4 columns; the four rows of u are `pitch`
 // entries apart.
 template <int M, int N>
 __device__ __forceinline__ void subtract_products(

@@ -31,7 +31,7 @@
 constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
 constexpr int MOST = 128;                   // the widest strip
 constexpr int EACH = COLUMNS == 8 ? 1 : COLUMNS == 16 ? 2 : 4;  // columns of a lane
-// SHARE neighbouring lanes hold unknowns with the same numbers, each of its own columns.  LANES lanes share a column;
+// SHARE neighbouring lanes hold unknowns with the same numbers, but of different columns.  LANES lanes share a column;
 // lane r of these holds the unknown LANES s + r in x[s].
 constexpr int SHARE = COLUMNS < 64 ? 2 : 4, LANES = WARP / SHARE;
 constexpr int SLOTS = MOST / LANES;

@@ -153,8 +153,8 @@ def contradicts(ops, a, structure, lower):
 def _agrees_exactly(a, structure, lower):
     """Tell whether the unread triangle of the NumPy matrix a is zero, or the exact mirror image.
 
-    This reads a once, and not beyond the first difference or its block.  For nearly every matrix this test is
-    enough.
+    The comparison stops at the first difference, or at the end of the block that has it.  For nearly every
+    matrix this test is enough.
     """
     if is_mirrored(a, conjugate=structure != "symmetric"):
         return True

@@ -39,8 +39,8 @@ CHOLESKY_BY_LU = 48
 # ten times as long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
 # From max(TURNED_COLUMNS, n / 2) right-hand sides on, a complex A is factored itself, not its transpose,
-# unless the solves are products.  The solves of cuSOLVER are slower with a transpose, and for so many they
-# lose more time than the transposed copy of A takes.
+# unless the solves are products.  The solves of cuSOLVER are slower with a transpose.  For so many right-hand
+# sides, they lose more time by this than a transposed copy of A takes.
 TURNED_COLUMNS = 64
 # Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535

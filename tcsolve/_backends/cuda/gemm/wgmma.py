@@ -319,8 +319,8 @@ def _split(how, first, second, *, bound=None, limit=0.0, part=1.0, found=None):
     """Split up to two matrices.
 
     The first is scaled by a number, the second by a number on the device times `part`.  With a `Bound`,
-    entries larger than `limit` are reported in it.  With `found`, the kernel finds the second number itself,
-    and stores it there together with the factor of the product.
+    entries larger than `limit` are reported in it.  With `found`, the kernel finds the second number itself.
+    It stores this number in found[0], and the factor `alpha` of the product of the matrices in found[1].
     """
     blocks = sum(split_blocks(rows, cols) for _, _, rows, cols, *_ in (first, second))
     args = *first, *second, part, bound and bound.beyond, limit, found, TOP
