@@ -71,7 +71,7 @@ def jordan_shapes(parts, banded):
     return [s for s in JORDAN_SHAPES[parts - 1] if not banded or s[0] <= JORDAN_BANDED]
 
 
-def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
+def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, alone=False):
     """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
     Parameters
@@ -84,13 +84,15 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors):
     arch : str
     multiprocessors : int
         Of the device.
+    alone : bool
+        True for one system that is no stack.  The bits of a stack must not depend on `count`.
     """
     large, shape = has_large_memory(arch_number(arch)), None
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
     if k == ROWS_COLUMNS:
         shape = _rows_shape(count, n, dtype)
     shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
-    if shape is None and shares <= (JORDAN_SHARES if count == 1 else 1):
+    if shape is None and shares <= (JORDAN_SHARES if alone else 1):
         shapes = jordan_shapes(_parts(dtype), banded)
         shape = _jordan_shape(shapes, n, -(-k // shares), dtype, limit)
         shape = shape and shape._replace(blocks=count * shares)

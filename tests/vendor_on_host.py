@@ -117,7 +117,9 @@ class HostVendor:
         _, n, k = shape
         return 0 if k == 1 and n <= self.largest_at_once else None
 
-    def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False, probes=None):
+    def solve_at_once(
+        self, a, b, kind, band, bound, board, *, alone=False, exact=False, probes=None
+    ):
         self.solved_at_once.append(a.shape[:2])
         board[:] = 0
         read = self.read_as(a, *(band or ALL_READ), board[:5])
@@ -136,11 +138,12 @@ class HostVendor:
             board[7] = np.where(near & np.isfinite(board[6]), norms, board[7])
         return x
 
-    def solve_and_judge(self, a, b, kind, band, limits):
+    def solve_and_judge(self, a, b, kind, band, limits, *, alone=False):
         board = np.empty((9 + 2 * b.shape[2], len(a)))
         x = self.solve_at_once(a, b, kind, band, limits[0], board)
         found = doubtful(board, b.shape[2], limits, kind in TRIANGULAR)
-        return x, found, int(found.sum()), board
+        doubts, is_told = int(found.sum()), len(a) > 1 and a.shape[1] >= 16
+        return x, found if len(a) > 1 else None, doubts, board if is_told else None
 
     def measure_one(self, a, band, y, b, info, board, *, residuals=None):
         k = b.shape[1]

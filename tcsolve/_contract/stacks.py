@@ -92,7 +92,7 @@ class Stacks(Protocol):
             Those of a, and the arguments of `solve_at_once`.
         """
 
-    def solve_at_once(self, a, b, kind, band, bound, board, *, exact=False):
+    def solve_at_once(self, a, b, kind, band, bound, board, *, alone=False, exact=False):
         """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
 
         Parameters
@@ -112,17 +112,19 @@ class Stacks(Protocol):
             the largest 1-norm of A**-1 g for one or more random g.  With `exact`, or if rcond may be below
             epsilon, the row has the 1-norm of A**-1.  info is the step at which the factorization broke down,
             or 0.
+        alone : bool
+            True for one system that is no stack.  Its x may have other bits than as a system of a stack.
         exact : bool
             See `board`.
         """
 
-    def solve_and_judge(self, a, b, kind, band, limits):
+    def solve_and_judge(self, a, b, kind, band, limits, *, alone=False):
         """Return (x, which systems are doubtful, their number, the board) for a stack of small systems.
 
-        The first arguments are those of `solve_at_once`, and x has the same bits.  x and the flags, an array
-        of bool (m,), are on the device; the number is on the host.  For a single system there are no flags
-        (None): the number tells whether it is doubtful.  The board is that of `solve_at_once`, but only its
-        entries for doubtful systems have a meaning.  It is None for the smallest systems.
+        The arguments, except for `limits`, are those of `solve_at_once`, and x has the same bits.  x and the
+        flags, an array of bool (m,), are on the device; the number is on the host.  For a single system there
+        are no flags (None): the number tells whether it is doubtful.  The board is that of `solve_at_once`,
+        but only its entries for doubtful systems have a meaning.  It is None for the smallest systems.
 
         A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
         limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest

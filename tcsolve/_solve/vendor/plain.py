@@ -26,7 +26,7 @@ __all__ = ["plain_answer_there"]
 # Larger systems take so long that the calls of the host do not matter.  One launch solves systems of at most
 # 1024 unknowns.
 LARGEST = 2048
-# If more than one in RARE systems is not plain, all are solved again; else only those that are not plain.
+# If more than one in RARE systems is not plain, the general code solves all of them.
 RARE = 4
 
 
@@ -71,7 +71,8 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
         if report is not None:
             raise_or_warn(report)
         return x
-    judged = ops.guarded(ops.vendor.solve_and_judge)(*system[:4], limits(system))
+    args = *system[:4], limits(system)
+    judged = ops.guarded(ops.vendor.solve_and_judge)(*args, alone=of_one)
     x, _, doubts, _ = judged
     if doubts * RARE > len(columns):
         return None
@@ -85,8 +86,8 @@ def _settle_doubtful(ops, system, judged, batch, check_finite):
     start, (x, is_doubtful, _, board) = time.perf_counter(), judged
     few = ops.xp.flatnonzero(is_doubtful)
     some, part = settled_few(ops, system, x, few, board)
-    x[few] = part.x
     require_finite_systems(ops, some, part, check_finite)
     solution = solution_of(part, ops, part.codes.shape, part.x.shape, start, 0)
     places = np.unravel_index(ops.host(few)[0], batch)
+    x[few] = part.x
     raise_or_warn(contradicted(solution, part.apart), places=np.stack(places, axis=1))

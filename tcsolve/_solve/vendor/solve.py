@@ -315,15 +315,16 @@ def _is_judged(ops, system):
 
 
 def _bytes_at_once(ops, system):
-    """Return the bytes for the factors if one launch solves all systems, else None."""
+    """Return `Stacks.bytes_at_once` for the systems; None if one launch does not solve them."""
     how = system.a.dtype, system.kind, system.band
     return ops.vendor.bytes_at_once(system.alone, system.b.shape, *how)
 
 
 def _solve_and_judge(ops, system):
-    """Return the `Part` of a long stack that one launch solves; only doubtful systems are solved again."""
+    """Return the `Part` of a long stack that one launch solves; the host looks at the doubtful systems."""
     system = system._replace(exact=True)
-    x, is_doubtful, doubts, board = ops.vendor.solve_and_judge(*system[:4], limits(system))
+    args = *system[:4], limits(system)
+    x, is_doubtful, doubts, board = ops.vendor.solve_and_judge(*args, alone=system.alone)
     few = ops.xp.flatnonzero(is_doubtful) if doubts else ()
     return _with_few(ops, system, x, few, lambda some: _judged_again(ops, some, x, few, board))
 
@@ -346,7 +347,7 @@ def _judged_again(ops, some, x, few, board):
 
 def _solve_at_once(ops, system, board):
     args = *system[:4], system.bound, board
-    return ops.vendor.solve_at_once(*args, exact=system.estimate)
+    return ops.vendor.solve_at_once(*args, alone=system.alone, exact=system.estimate)
 
 
 def _solve_by_factors(ops, system, board):

@@ -57,7 +57,7 @@ def bytes_at_once(alone, shape, dtype, kind, band):
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
         most = _most_alone(dtype)[kind][k > FEW] if alone else MOST_TOGETHER[kind]
-    if k == 0 or n > most or (taken := _shape(m, n, k, dtype, band)) is None:
+    if k == 0 or n > most or (taken := _shape(shape, dtype, band, alone)) is None:
         return None
     wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
     return taken.work * wide + 8 * (NUMBERS + 2 * k) * m * told
@@ -75,19 +75,21 @@ def _most_alone(dtype):
     return MOST_ALONE_COMPLEX if dtype.kind == "c" else MOST_ALONE
 
 
-def solve_at_once(a, b, kind, band, bound, board, *, exact=False):
+def solve_at_once(a, b, kind, band, bound, board, *, alone=False, exact=False):
     """As `Stacks.solve_at_once`."""
     near = np.inf if exact else None
-    return _solve(a, b, kind, band, (board, None, None), (bound, near, 0.0, 0.0, 0.0))
+    results, limits = (board, None, None), (bound, near, 0.0, 0.0, 0.0)
+    return _solve(a, b, (kind, band, alone), results, limits)
 
 
-def solve_and_judge(a, b, kind, band, limits):
+def solve_and_judge(a, b, kind, band, limits, *, alone=False):
     """As `Stacks.solve_and_judge`."""
     count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
     (m, n, k), (bound, *others) = b.shape, limits
     doubtful = cupy.empty(m, bool) if m > 1 else None
     board = cupy.empty((NUMBERS + 2 * k, m)) if _is_told(m, n) else None
-    x = _solve(a, b, kind, band, (board, doubtful, count.doubts), (bound, None, *others))
+    results = board, doubtful, count.doubts
+    x = _solve(a, b, (kind, band, alone), results, (bound, None, *others))
     return x, doubtful, min(count.new(), m), board
 
 
@@ -111,10 +113,13 @@ class _Count:
         return (self._before - before) % 2**32
 
 
-def _solve(a, b, kind, band, results, limits):
-    """Return x; `limits` are bound, near, least, safe, agrees of small_solve.cuh; near may be None."""
-    m, n, k = b.shape
-    shape, x = _shape(m, n, k, a.dtype, band), cupy.empty(b.shape, b.dtype)
+def _solve(a, b, systems, results, limits):
+    """Return x; `limits` are bound, near, least, safe, agrees of small_solve.cuh; near may be None.
+
+    `systems` is (kind, band, alone).
+    """
+    (m, n, k), (kind, band, alone) = b.shape, systems
+    shape, x = _shape(b.shape, a.dtype, band, alone), cupy.empty(b.shape, b.dtype)
     bound, near, *others = limits
     if near is None:
         near = NEAR ** (1 / shape.probes) * float(np.finfo(a.dtype).eps)
@@ -130,14 +135,18 @@ def _solve(a, b, kind, band, results, limits):
     return x
 
 
-def _shape(m, n, k, dtype, band):
-    return _shape_on(cupy.cuda.runtime.getDevice(), m, n, k, np.dtype(dtype), band is not None)
+def _shape(shape, dtype, band, alone):
+    device = cupy.cuda.runtime.getDevice()
+    return _shape_on(device, shape, np.dtype(dtype), band is not None, alone)
 
 
 @functools.lru_cache(maxsize=1024)
-def _shape_on(device, m, n, k, dtype, banded):
-    arch, multiprocessors = current_device.arch(device), current_device.multiprocessors()
-    return solve_shape(m, n, k, dtype, banded, arch=arch, multiprocessors=multiprocessors)
+def _shape_on(device, shape, dtype, banded, alone):
+    chip = {
+        "arch": current_device.arch(device),
+        "multiprocessors": current_device.multiprocessors(),
+    }
+    return solve_shape(*shape, dtype, banded, **chip, alone=alone)
 
 
 def measure_one(a, band, y, b, info, board, *, residuals=None):

@@ -225,6 +225,17 @@ def test_rcond_near_epsilon_is_that_of_the_inverse(n, k, dtype, cupy):
     assert ill == (found.rconds < eps).tolist()
 
 
+@pytest.mark.parametrize("n, k", [(12, 1), (12, 8), (12, 20), (20, 8), (60, 20)])
+def test_a_doubtful_system_and_a_stack_of_one_keep_their_bits(n, k, cupy):
+    a, b = stack(cupy, 100, n)
+    b = cupy.repeat(b, k, axis=2)
+    a[7] = cupy.asarray(nearly_singular(a[7].get(), 0.01))
+    with pytest.warns(tcsolve.LinAlgWarning, match="slice 7"):
+        x = tcsolve.solve(a, b)
+    assert (x == tcsolve.solve_ex(a, b).x).all()
+    assert (x[8:9] == tcsolve.solve(a[8:9], b[8:9])).all()
+
+
 @pytest.mark.parametrize("m", [40, 5000])
 @pytest.mark.parametrize("n", [4, 16, 40])
 def test_a_few_ill_conditioned_systems_of_a_plain_stack_are_named(n, m, cupy):
