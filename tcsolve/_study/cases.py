@@ -2,7 +2,6 @@
 
 import glob
 import hashlib
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,99 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from tcsolve import matrices
-from tcsolve._arguments import require_count
 from tcsolve._errors import InputError
+from tcsolve._study.filters import Filters, Skipped
 from tcsolve._study.generators import checked_options, takes
 from tcsolve._study.sweeps import sweep
 from tcsolve.matrices._problem import problem_of
 
-__all__ = ["Case", "Filters", "Skipped", "expand_cases", "load_case"]
+__all__ = ["Case", "expand_cases", "load_case"]
 
 SOURCES = ("generate", "suitesparse", "file", "array")
 LEFT_OUT = "left out"
 # The filters that choose from the list of the collection; no matrix is read for them.
 OF_THE_LIST = ("min_n", "max_n", "kind")
-# Kinds of matrices that `Filters.kind` knows.
-KINDS = ("spd", "symmetric", "unsymmetric", "real", "complex")
-
-
-class Skipped(Exception):
-    """A matrix is left out of a study; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class Filters:
-    """Which matrices of a study to take; None and an empty string allow all.
-
-    Attributes
-    ----------
-    min_n, max_n : int, optional
-    kind : str
-        'spd', 'symmetric', 'unsymmetric', 'real' or 'complex'.
-    group : str
-        Group of the SuiteSparse collection.
-    kappa : (float, float), optional
-        Smallest and largest condition number.
-    """
-
-    min_n: int | None = None
-    max_n: int | None = None
-    kind: str = ""
-    group: str = ""
-    kappa: tuple | None = None
-
-    @classmethod
-    def of(cls, options):
-        """Take the filters out of a dict of options, and return them."""
-        found = {key: options.pop(key) for key in cls.__dataclass_fields__ if key in options}
-        for key, value in found.items():
-            is_list = isinstance(value, list | tuple)  # 'gen:gauss:n=9:max_n=50' gives [50]
-            if is_list and len(value) == 1:
-                found[key] = value[0]
-        for key in ("min_n", "max_n"):
-            if found.get(key) is not None:
-                found[key] = require_count(f"study: {key}", found[key])
-        if found.get("kappa") is not None:
-            found["kappa"] = _range(found["kappa"])
-        if found.get("kind") and found["kind"] not in KINDS:
-            raise InputError(f"study: kind is {found['kind']!r}, needs one of {', '.join(KINDS)}")
-        return cls(**found)
-
-    def check_size(self, n):
-        """Raise `Skipped` if matrices of order n are left out."""
-        if self.max_n is not None and n > self.max_n:
-            raise Skipped(f"n = {n} is above max_n = {self.max_n}")
-        if self.min_n is not None and n < self.min_n:
-            raise Skipped(f"n = {n} is below min_n = {self.min_n}")
-
-    def check_kind(self, a):
-        """Raise `Skipped` if a is not of the `kind`; for 'spd', its Cholesky factorization must exist."""
-        if not self.kind:
-            return
-        is_complex = a.dtype.kind == "c"
-        symmetric = bool((a == a.conj().T).all())
-        held = {
-            "real": not is_complex,
-            "complex": is_complex,
-            "symmetric": symmetric,
-            "unsymmetric": not symmetric,
-            "spd": symmetric and _is_definite(a),
-        }
-        if not held[self.kind]:
-            raise Skipped(f"it is not {self.kind}")
-
-    def check_kappa(self, kappa):
-        """Raise `Skipped` if the condition number is outside the range, or not known."""
-        if self.kappa is None:
-            return
-        least, most = self.kappa
-        if kappa is None or not least <= kappa <= most:
-            told = "not known" if kappa is None else f"{kappa:.2e}"
-            raise Skipped(f"kappa is {told}, outside {least:g}:{most:g}")
-
-    def given(self):
-        """Return the filters that are set, as a dict."""
-        return {key: value for key, value in vars(self).items() if value}
 
 
 @dataclass(frozen=True)
@@ -380,27 +298,6 @@ def _array_problem(case, seed, rhs):
         raise Skipped(f"it is {a.shape[0]} by {a.shape[1]}; a linear system needs a square matrix")
     rng = np.random.default_rng(seed)
     return problem_of(case.name, a, None, rng, dtype=None, nrhs=1, rhs=rhs)
-
-
-def _range(value):
-    """Return (least, most) of '1e3:1e8' or of a pair."""
-    try:
-        parts = value.split(":") if isinstance(value, str) else list(value)
-        least, most = (float(p) if p not in ("", None) else None for p in parts)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"study: kappa is {value!r}; write it as '1e3:1e8'") from error
-    least, most = 0.0 if least is None else least, math.inf if most is None else most
-    if not least <= most:
-        raise InputError(f"study: kappa is {value!r}; write the smaller number first: '1e3:1e8'")
-    return least, most
-
-
-def _is_definite(a):
-    try:
-        np.linalg.cholesky(a)
-    except np.linalg.LinAlgError:
-        return False
-    return True
 
 
 def _short(value):

@@ -6,10 +6,11 @@ import json
 import sys
 import time
 
-from tcsolve._study.cases import Skipped, load_case
+from tcsolve._study.cases import load_case
 from tcsolve._study.columns import CRASHED, SKIPPED, plain
 from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
+from tcsolve._study.filters import Skipped
 from tcsolve._study.reference import reference_of
 from tcsolve._study.runs import raised, run_plan
 from tcsolve._study.threads import blas_threads

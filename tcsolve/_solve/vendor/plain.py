@@ -11,12 +11,12 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import contradicted, raise_or_warn
+from tcsolve._solve.vendor.judged import settled_few
 from tcsolve._solve.vendor.measure import limits
 from tcsolve._solve.vendor.result import solution_of
 from tcsolve._solve.vendor.solve import (
     answer_by_factors,
     require_finite_systems,
-    settled_few,
     suits_library,
 )
 from tcsolve._solve.vendor.system import System, band_of, kind_of

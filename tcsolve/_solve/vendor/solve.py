@@ -24,12 +24,12 @@ from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Status, code_of, contradicted, distinct
 from tcsolve._solve.choice.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.factors import Later
+from tcsolve._solve.vendor.judged import PROBES, solve_and_judge, solve_at_once, with_few
 from tcsolve._solve.vendor.measure import (
     AT_ONCE,
     MEASURED,
     complex_errors,
     doubtful,
-    limits,
     measure,
     ordinary,
 )
@@ -40,7 +40,6 @@ from tcsolve._solve.vendor.system import (
     NONFINITE,
     SEEN,
     TRIANGULAR,
-    Part,
     System,
     as_stacks,
     band_of,
@@ -54,7 +53,6 @@ __all__ = [
     "answered",
     "goes_to_vendor",
     "require_finite_systems",
-    "settled_few",
     "solve_by_vendor",
     "suits_library",
     "together",
@@ -72,8 +70,6 @@ FEW, FEW_ROWS = 4, 128
 # Bytes of the factors that are computed at a time for a long stack; and the largest number of matrices that
 # the host checks as fast as the device does.
 CHUNK_BYTES, ON_HOST = 1 << 29, 4096
-# Number of random vectors that are solved for together with b; see `look_at`.
-PROBES = 2
 
 
 def goes_to_vendor(ops, a, b, structure, precision):
@@ -256,7 +252,7 @@ def _bytes(ops, system, size):
 def _in_parts(ops, system, size):
     """Return the `Part` of all systems, solved `size` at a time, or None if the ladder must solve one."""
     if _is_judged(ops, system):
-        return _solve_and_judge(ops, system)
+        return solve_and_judge(ops, system)
     if len(system.a) <= size:
         return _solve_some(ops, system)
     some = [slice(first, first + size) for first in range(0, len(system.a), size)]
@@ -270,7 +266,7 @@ def _solve_some(ops, system):
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     if _bytes_at_once(ops, system) is not None:
         system = system._replace(exact=True)
-        x, factors = _solve_at_once(ops, system, board), Later(ops, system, PROBES)
+        x, factors = solve_at_once(ops, system, board), Later(ops, system, PROBES)
     else:
         system, x, factors = _solve_by_factors(ops, system, board)
     return answered(ops, system, x, factors, board)
@@ -302,7 +298,7 @@ def answered(ops, system, x, factors, board):
     """
     if len(system.a) > ON_HOST and not system.estimate:
         few = ops.xp.flatnonzero(doubtful(board, system))
-        return _with_few(
+        return with_few(
             ops, system, x, few, lambda some: (x[few], factors.taken(few), board[:, few])
         )
     return settled(ops, system, x, factors, ops.host(board)[0])
@@ -320,36 +316,6 @@ def _bytes_at_once(ops, system):
     return ops.vendor.bytes_at_once(system.alone, system.b.shape, *how)
 
 
-def _solve_and_judge(ops, system):
-    """Return the `Part` of a long stack that one launch solves; the host looks at the doubtful systems."""
-    system = system._replace(exact=True)
-    args = *system[:4], limits(system)
-    x, is_doubtful, doubts, board = ops.vendor.solve_and_judge(*args, alone=system.alone)
-    few = ops.xp.flatnonzero(is_doubtful) if doubts else ()
-    return _with_few(ops, system, x, few, lambda some: _judged_again(ops, some, x, few, board))
-
-
-def settled_few(ops, system, x, few, board):
-    """Return (the doubtful systems `few` of a stack, their `Part`), from the results of `solve_and_judge`."""
-    some = system._replace(a=system.a[few], b=system.b[few])
-    of_some, factors, board = _judged_again(ops, some, x, few, board)
-    return some, settled(ops, some, of_some, factors, ops.host(board)[0])
-
-
-def _judged_again(ops, some, x, few, board):
-    """Return x, the factors and the board of the systems `few`; without a board they are solved again."""
-    factors = Later(ops, some, PROBES)
-    if board is not None:
-        return x[few], factors, board[:, few]
-    board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
-    return _solve_at_once(ops, some, board), factors, board
-
-
-def _solve_at_once(ops, system, board):
-    args = *system[:4], system.bound, board
-    return ops.vendor.solve_at_once(*args, alone=system.alone, exact=system.estimate)
-
-
 def _solve_by_factors(ops, system, board):
     """Return (system, x, factors), and fill the board; the structure is read if the factors need it."""
     if system.band and not _is_its_own_factor(ops, system):
@@ -365,38 +331,3 @@ def _is_its_own_factor(ops, system):
     a, k = system.a, system.b.shape[2]
     is_one = len(a) == 1 and a.shape[1] > AT_ONCE and k <= ops.vendor.MEASURED_COLUMNS
     return is_one and system.kind in TRIANGULAR and a.flags.c_contiguous and a.dtype.char in "dD"
-
-
-def _with_few(ops, system, x, few, measured):
-    """Return the `Part` of a long stack; the host checks only the systems `few`, which are doubtful.
-
-    For the other systems, the reported errors are the bound that they meet.  The reported rcond is the same
-    for all systems: the smallest for which a system is not doubtful, or the smallest of `few` if that is
-    smaller.
-
-    Parameters
-    ----------
-    ops : Ops
-    system : System
-    x : array, shape (m, n, k)
-        The answers; those of `few` are replaced.
-    few : array of int on the device, or ()
-    measured : callable
-        Returns x, the factors and the board of these systems.
-    """
-    m, _, k = system.b.shape
-    least, no = limits(system)[1], np.broadcast_to(np.False_, m)
-    codes, apart, spoilt = np.broadcast_to(np.int8(0), m), no, no
-    steps = np.broadcast_to(np.int64(0), (m, k))
-    error = np.broadcast_to(np.float64(system.bound), (m, k))
-    if len(few):
-        some = system._replace(a=system.a[few], b=system.b[few])
-        of_some, factors, board = measured(some)
-        found = settled(ops, some, of_some, factors, ops.host(board)[0])
-        x[few] = found.x
-        (at,) = ops.host(few)
-        codes, apart, spoilt, steps, error = map(np.copy, (codes, apart, spoilt, steps, error))
-        codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
-        steps[at], error[at] = found.steps, found.error
-        least = np.fmin.reduce(found.rconds, initial=least)
-    return Part(x, codes, np.broadcast_to(np.float64(least), m), error, steps, apart, spoilt)
