@@ -56,7 +56,7 @@ struct Room {
     Entry* sides;      // [SLOTS][LD]: right-hand sides or solutions
     Entry* pivots;     // [MOST]
     int* steps;        // [MOST]: the step whose pivot is in a row
-    unsigned* keys;    // [2][WARPS], with as much room behind: the keys of the candidates
+    unsigned* keys;    // [2][WARPS]: the keys of the candidates; `a` starts on a 16-byte boundary after them
     Given* a;          // row i starts at i stride
     int n, stride;     // the stride is odd, so that a column is read without bank conflicts
 
