@@ -90,7 +90,7 @@ class Filters:
 
     def given(self):
         """Return the filters that are set, as a dict."""
-        return {key: value for key, value in vars(self).items() if value not in (None, "")}
+        return {key: value for key, value in vars(self).items() if value}
 
 
 def _range(value):
