@@ -23,7 +23,7 @@ RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 # (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
 STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
 # Largest number of right-hand sides of measure_one.cu, and threads of its blocks.
-MEASURED_COLUMNS, MEASURE_THREADS = 4, 256
+MEASURED_COLUMNS, MEASURE_THREADS = 64, 256
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
 

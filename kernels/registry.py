@@ -41,6 +41,7 @@ In batched/:
 - gemm_batched: tcs_gemm_batched, stacks of small products
 - solve_rows, solve_jordan, solve_block: tcs_solve_rows, tcs_solve_jordan, tcs_solve_block, solve and
   verify small systems and stacks in one launch
+- solve_across: tcs_solve_across, eliminates one system on many multiprocessors
 - measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
 - measure_systems: tcs_sizes, norms and residuals of one large system, from A X
@@ -73,6 +74,7 @@ from tcsolve.kernels.system_shapes import (
     BLOCK_THREADS,
     JORDAN_ACROSS,
     ROWS_SHAPES,
+    across_defines,
     jordan_shapes,
 )
 
@@ -254,6 +256,14 @@ KERNELS = {
             for number in _NUMBERS
             for banded in (0, 1)
             for most, width, threads in BLOCK_SHAPES[number["COMPLEX"]]
+        ),
+    ),
+    "solve_across": KernelSpec(
+        ("tcs_solve_across",),
+        tuple(
+            number | defines
+            for number in _NUMBERS
+            for defines in across_defines(1 + number["COMPLEX"])
         ),
     ),
     "measure_one": KernelSpec(

@@ -1,4 +1,4 @@
-"""The launch shapes of solve_rows.cu, solve_jordan.cu and solve_block.cu, which solve small systems."""
+"""The launch shapes of solve_rows.cu, solve_jordan.cu, solve_block.cu and solve_across.cu: small systems."""
 
 from typing import NamedTuple
 
@@ -47,6 +47,11 @@ BLOCK_THREADS = 512
 BLOCK_PANEL = 8
 # Largest number of bytes of static shared memory of solve_jordan.cu and solve_block.cu.
 STATIC = 1024
+# (largest number of rows, threads) of solve_across.cu, and its columns of a block for real and for complex
+# matrices.  Where the rate in FP64 is low, the libraries are faster.
+ACROSS_SHAPES = (128, 128), (256, 256), (384, 384), (512, 256), (768, 256), (1024, 256)
+ACROSS_COLUMNS = 16, 8
+FAST_FP64 = 80, 90, 100
 
 
 class SolveShape(NamedTuple):
@@ -64,6 +69,38 @@ class SolveShape(NamedTuple):
     probes: int
     work: int = 0
     share: int = 0
+
+
+class AcrossShape(NamedTuple):
+    """A launch of solve_across.cu: macros, blocks, threads of a block; `room` has entries of its memory."""
+
+    defines: dict
+    blocks: int
+    threads: int
+    room: int
+
+
+def across_defines(parts):
+    """Return the macros of solve_across.cu for entries of one or two real numbers, one set for each shape."""
+    return [
+        {"MOST": most, "THREADS": threads, "COLUMNS": ACROSS_COLUMNS[parts - 1], "RESIDENT": 1}
+        for most, threads in ACROSS_SHAPES
+    ]
+
+
+def across_shape(n, columns, dtype, *, arch, multiprocessors):
+    """Return the `AcrossShape` for one system, or None if the device is not suited.
+
+    `columns` is the number of right-hand sides and random vectors.
+    """
+    if arch_number(arch) not in FAST_FP64:
+        return None
+    for defines in across_defines(_parts(dtype)):
+        width, most = defines["COLUMNS"], defines["MOST"]
+        blocks = -(-n // width) + -(-columns // width)
+        if n <= most and blocks <= multiprocessors:
+            return AcrossShape(defines, blocks, defines["THREADS"], (n + 2) * most)
+    return None
 
 
 def jordan_shapes(parts, banded):

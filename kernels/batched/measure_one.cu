@@ -6,7 +6,7 @@
 //          are.
 //   a      n x n, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i a_row + j a_col (steps count entries).
 //   below, above  the numbers of diagonals of a that are read; other entries are taken for zero.
-//   x      T_A (or pairs) n x k, contiguous, k at most 4: its columns become the first k rows of y, rounded.
+//   x      T_A (or pairs) n x k, contiguous: its columns become the first k rows of y, rounded.
 //   y      double (or pairs), contiguous rows of n: solutions of A x = b, then A^-1 of `probes` vectors.
 //   b      n x k, T_A, or pairs, entry (i, c) at i b_row + c b_col.
 //   info   int, or null for 0.
@@ -21,7 +21,8 @@
 #include "common/reduce.cuh"
 #include "common/sum.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / WARP, MOST_COLUMNS = 4;
+constexpr int THREADS = 256, WARPS = THREADS / WARP;
+constexpr int AT_ONCE = 4;  // right-hand sides for which a row of a is read once
 
 struct System {
     double* board;
@@ -57,19 +58,29 @@ struct System {
 
     __device__ void look_at_row(Index i, int lane) const {
         Seen seen;
-        double inf = 0, rest[MOST_COLUMNS] = {}, size[MOST_COLUMNS] = {};
+        double inf = look_at_answers(0, i, lane, &seen);
+        for (Index from = AT_ONCE; from < k; from += AT_ONCE) look_at_answers(from, i, lane, nullptr);
+        tell(seen, [&](Index row, double v) { report(row, v); });
+        report(SEEN, inf);
+    }
+
+    // Looks at AT_ONCE answers, from number `from` on, and returns the sum of |a_ij| over row i.  If `seen` is given, it
+    // notes the entries of the row.
+    __device__ double look_at_answers(Index from, Index i, int lane, Seen* seen) const {
+        double inf = 0, rest[AT_ONCE] = {}, size[AT_ONCE] = {};
+        const Index some = k - from;
         if (i < n) {
-            Sum<true> re[MOST_COLUMNS], im[MOST_COLUMNS];
+            Sum<true> re[AT_ONCE], im[AT_ONCE];
             #pragma unroll 4
             for (Index j = lane; j < n; j += WARP) {
                 const Number given = a.given(i, j), u = a.band.stands(i, j, given, {0.0, 0.0});
-                seen.note(a.band, i, j, given, u);
+                if (seen) seen->note(a.band, i, j, given, u);
                 if (!a.band.reads(i, j)) continue;
                 inf += modulus(u);
                 #pragma unroll
-                for (int c = 0; c < MOST_COLUMNS; ++c) {
-                    if (c >= k) break;
-                    const Number v = answer(j, c);
+                for (int c = 0; c < AT_ONCE; ++c) {
+                    if (c >= some) break;
+                    const Number v = answer(j, from + c);
                     re[c].add_product(u.re, v.re);
                     if (COMPLEX) {
                         re[c].add_product(-u.im, v.im);
@@ -79,26 +90,25 @@ struct System {
             }
             inf = over_lanes(inf, sum_of);
             #pragma unroll
-            for (int c = 0; c < MOST_COLUMNS; ++c) {
-                if (c >= k) break;
+            for (int c = 0; c < AT_ONCE; ++c) {
+                if (c >= some) break;
                 re[c].template join<WARP>();
                 if (COMPLEX) im[c].template join<WARP>();
                 if (lane) continue;  // sums in other lanes may differ in the last bit
-                const Number v = number(b, i * b_row + c * b_col);
+                const Number v = number(b, i * b_row + (from + c) * b_col);
                 const Number left = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
                 rest[c] = modulus(left);
-                if (r) store(r, c * n + i, left);
-                const Number mine = answer(i, c);
+                if (r) store(r, (from + c) * n + i, left);
+                const Number mine = answer(i, from + c);
                 size[c] = modulus(mine);
-                store(x, i * k + c, mine);
+                store(x, i * k + from + c, mine);
             }
         }
-        tell(seen, [&](Index row, double v) { report(row, v); });
-        report(SEEN, inf);
         #pragma unroll
-        for (int c = 0; c < MOST_COLUMNS; ++c) {
-            if (c < k) report(SEEN + 4 + c, rest[c]), report(SEEN + 4 + k + c, size[c]);
+        for (int c = 0; c < AT_ONCE; ++c) {
+            if (c < some) report(SEEN + 4 + from + c, rest[c]), report(SEEN + 4 + k + from + c, size[c]);
         }
+        return inf;
     }
 
     // The sums of columns j0 to j0 + 31.

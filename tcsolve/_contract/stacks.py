@@ -39,7 +39,7 @@ class Stacks(Protocol):
     Attributes
     ----------
     MEASURED_COLUMNS : int
-        Largest number of right-hand sides for `measure_one`; 0 if there is no such function.
+        Largest number of right-hand sides for `measure_one` to be fast; 0 if there is no such function.
     """
 
     MEASURED_COLUMNS: int
@@ -163,10 +163,10 @@ class Stacks(Protocol):
         """
 
     def bytes_for_columns(self, dtype, kind, n, columns):
-        """Return the bytes that solves and products for many complex columns allocate, for one system.
+        """Return the bytes that solves and products for one system allocate besides factors and results.
 
-        These bytes are for planes (see `three_products`), and for inverses.  The result is 0 if nothing is
-        computed in planes.
+        These bytes are for an elimination without factors, which takes more memory than factors, and for many
+        complex columns: for planes (see `three_products`) and inverses.
         """
 
     # ---- verification ----------------------------------------------------------

@@ -16,7 +16,7 @@ from tcsolve.kernels.launch_shapes import (
 from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
 from tcsolve.kernels.product_shapes import split_shape
 from tcsolve.kernels.registry import KERNELS
-from tcsolve.kernels.system_shapes import solve_shape
+from tcsolve.kernels.system_shapes import across_shape, solve_shape
 
 from tcsolve._arithmetic.formats import FORMATS
 from tcsolve._arithmetic.tensor_cores import UNITS
@@ -441,3 +441,26 @@ def test_wider_block_columns_fit_in_little_shared_memory_where_matrices_are_smal
 
     assert has_home(64, 30, "D") and has_home(48, 62, "d")
     assert not has_home(200, 30, "D") and not has_home(256, 62, "d")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_one_system_is_shared_out_among_blocks_where_fp64_is_fast(arch, dtype):
+    dtype = np.dtype(dtype)
+    number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
+    known = {frozenset(v.items()) for v in KERNELS["solve_across"].variants_for(arch)}
+    used = set()
+    for n, columns in itertools.product(range(1, 1100), (3, 18, 300)):
+        shape = across_shape(n, columns, dtype, arch=arch, multiprocessors=132)
+        if arch not in ("sm_80", "sm_90a", "sm_100a") or n > 1024:
+            assert shape is None
+            continue
+        width = 8 if dtype.kind == "c" else 16
+        blocks = -(-n // width) + -(-columns // width)
+        assert (shape is None) == (blocks > 132)
+        if shape:
+            used.add(frozenset((number | shape.defines).items()))
+            assert shape.blocks == blocks and n <= shape.defines["MOST"]
+            assert shape.room == (n + 2) * shape.defines["MOST"]
+    assert used <= known and len(used) == (6 if arch in ("sm_80", "sm_90a", "sm_100a") else 0)
+    assert across_shape(1024, 3, dtype, arch=arch, multiprocessors=40) is None

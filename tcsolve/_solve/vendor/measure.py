@@ -24,6 +24,7 @@ __all__ = [
     "doubtful",
     "errors_of",
     "errors_on",
+    "is_one",
     "limits",
     "look_at",
     "measure",
@@ -39,6 +40,9 @@ MEASURED = 4
 MEASURED_AT_ONCE = 192
 # Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64
+# One launch on the whole device measures one system with FEW right-hand sides; of at most FEW_ROWS unknowns,
+# with `vendor.MEASURED_COLUMNS` of them.  For larger systems with so many, products are faster.
+FEW, FEW_ROWS = 4, 1024
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}
 # See `look_at`.
@@ -63,7 +67,7 @@ def measure(ops, system, y, info, board):
         function may fill them.  The other rows are zeros before the call.
     """
     a, b, (m, n, k) = system.a, system.b, system.b.shape
-    if _is_one(ops, b):
+    if is_one(ops, b):
         # Triangles and Cholesky factors rarely need a correction, which starts from the residual.
         r = ops.xp.empty((1, k, n), y.dtype) if system.kind == "general" else None
         x = _measure_one(ops, system, y, info, board, r)
@@ -91,7 +95,7 @@ def measure_again(ops, system, y, residuals=None):
     """
     a, b, (m, _, k) = system.a, system.b, system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if _is_one(ops, b):
+    if is_one(ops, b):
         return _measure_one(ops, system, y, None, board, residuals), board
     x = _as_answer(ops, y, b.dtype)
     ops.vendor.measure(a, x, b, y[:, :0], None, board[SEEN:], residuals=residuals)
@@ -104,10 +108,11 @@ def _measure_one(ops, system, y, info, board, residuals):
     return ops.vendor.measure_one(*args, residuals=r)[None]
 
 
-def _is_one(ops, b):
-    """Tell whether `vendor.measure_one` measures systems with right-hand sides b."""
+def is_one(ops, b):
+    """Tell whether `vendor.measure_one` measures systems with right-hand sides b (m, n, k)."""
     m, n, k = b.shape
-    return m == 1 and n > AT_ONCE and k <= ops.vendor.MEASURED_COLUMNS
+    most = min(ops.vendor.MEASURED_COLUMNS, FEW) if n > FEW_ROWS else ops.vendor.MEASURED_COLUMNS
+    return m == 1 and n > AT_ONCE and k <= most
 
 
 def _as_answer(ops, y, dtype):

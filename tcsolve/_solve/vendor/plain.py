@@ -17,7 +17,7 @@ from tcsolve._solve.vendor.result import solution_of
 from tcsolve._solve.vendor.solve import (
     answer_by_factors,
     require_finite_systems,
-    suits_library,
+    suits_vendor,
 )
 from tcsolve._solve.vendor.system import System, band_of, kind_of
 
@@ -57,7 +57,7 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
         return None
     band, shape = band_of(STRUCTURES[assume_a], lower, a.dtype), (a.size // n**2, n, k)
     at_once = ops.vendor.bytes_at_once(of_one, shape, a.dtype, kind, band) is not None
-    by_factors = of_one and (kind != "general" or suits_library(n, k))
+    by_factors = of_one and (kind != "general" or suits_vendor(ops, n, k))
     if not (at_once or by_factors):
         return None
     columns = b.reshape(shape)

@@ -5,6 +5,7 @@ import numpy as np
 from tcsolve._solve.vendor.measure import (
     MEASURED_AT_ONCE,
     errors_on,
+    is_one,
     look_at,
     measure_again,
     ordinary,
@@ -107,7 +108,7 @@ def _step(ops, system, x, factors, error):
     `error` has the measured errors of x.
     """
     m, n, k = x.shape
-    if m == 1 and n > MEASURED_AT_ONCE and k > ops.vendor.MEASURED_COLUMNS:
+    if m == 1 and n > MEASURED_AT_ONCE and not is_one(ops, system.b):
         return _step_of_large(ops, system, x, factors, error)
     r = system.residuals
     if r is None:

@@ -26,10 +26,10 @@ from tcsolve._solve.choice.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.judged import PROBES, solve_and_judge, solve_at_once, with_few
 from tcsolve._solve.vendor.measure import (
-    AT_ONCE,
     MEASURED,
     complex_errors,
     doubtful,
+    is_one,
     measure,
     ordinary,
 )
@@ -54,13 +54,13 @@ __all__ = [
     "goes_to_vendor",
     "require_finite_systems",
     "solve_by_vendor",
-    "suits_library",
+    "suits_vendor",
     "together",
 ]
 
-# Up to this n, cuSOLVER factors a single matrix, because the launches of our LU take longer.  The second
-# limit is for several right-hand sides, because their refinement has more launches.
-LARGEST_ALONE, LARGEST_WITH_COLUMNS = 512, 1024
+# Up to this n, a single matrix is solved in FP64 without our LU, because its launches take longer.  The
+# second limit is for one right-hand side where products in FP64 have less than FAST flop/s.
+LARGEST_ALONE, LARGEST_ALONE_SLOWLY, FAST = 1024, 512, 5e12
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 # The second limit is for positive definite matrices.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
@@ -84,15 +84,16 @@ def goes_to_vendor(ops, a, b, structure, precision):
 
 
 def _is_faster(ops, a, nrhs):
-    """Tell whether the LU of cuSOLVER is faster than our LU for one matrix."""
-    if suits_library(a.shape[-1], nrhs):
+    """Tell whether `ops.vendor` solves one general system faster than our LU."""
+    if suits_vendor(ops, a.shape[-1], nrhs):
         return True
     return first_update(a, nrhs, "auto", rates_for(ops)) == "fp64"
 
 
-def suits_library(n, nrhs):
-    """Tell whether cuSOLVER solves one general system of n unknowns fastest, whatever its dtype."""
-    return n <= (LARGEST_ALONE if nrhs == 1 else LARGEST_WITH_COLUMNS)
+def suits_vendor(ops, n, nrhs):
+    """Tell whether `ops.vendor` solves one general system of n unknowns fastest, whatever its dtype."""
+    slowly = nrhs == 1 and rates_for(ops).gemm_flops < FAST
+    return n <= (LARGEST_ALONE_SLOWLY if slowly else LARGEST_ALONE)
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):
@@ -244,8 +245,10 @@ def _bytes(ops, system, size):
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
     work = 0
-    if size == 1 and k > ops.vendor.MEASURED_COLUMNS:  # A x, and solves by products
-        work = n * k * wide + ops.vendor.bytes_for_columns(system.a.dtype, system.kind, n, k)
+    if size == 1:  # A x or b - A x, and what solves need besides factors
+        columns = k + PROBES
+        work = ops.vendor.bytes_for_columns(system.a.dtype, system.kind, n, columns)
+        work += n * k * wide
     return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
 
 
@@ -328,6 +331,10 @@ def _solve_by_factors(ops, system, board):
 
 def _is_its_own_factor(ops, system):
     """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
-    a, k = system.a, system.b.shape[2]
-    is_one = len(a) == 1 and a.shape[1] > AT_ONCE and k <= ops.vendor.MEASURED_COLUMNS
-    return is_one and system.kind in TRIANGULAR and a.flags.c_contiguous and a.dtype.char in "dD"
+    a = system.a
+    return (
+        is_one(ops, system.b)
+        and system.kind in TRIANGULAR
+        and a.flags.c_contiguous
+        and a.dtype.char in "dD"
+    )

@@ -22,7 +22,7 @@ from tcsolve._backends.cuda.gemm.three_products import (
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve.kernels.arch import arch_number
 
-__all__ = ["ComplexColumns", "bytes_for_columns", "takes"]
+__all__ = ["ComplexColumns", "bytes_in_planes", "takes"]
 
 # Smallest n and number of right-hand sides for which `ComplexColumns` is faster than getrs.
 LEAST_ROWS, LEAST_COLUMNS = 6144, 1024
@@ -41,8 +41,8 @@ def takes(n, columns):
     return n >= LEAST_ROWS and columns >= LEAST_COLUMNS
 
 
-def bytes_for_columns(dtype, kind, n, columns):
-    """As `Stacks.bytes_for_columns`."""
+def bytes_in_planes(dtype, kind, n, columns):
+    """Return the bytes of planes and inverses for one system; 0 if nothing is computed in planes."""
     if dtype.kind != "c":
         return 0
     product, k = bytes_of_product(n, columns), min(columns, COLUMNS)

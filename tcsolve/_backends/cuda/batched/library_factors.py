@@ -12,6 +12,7 @@ from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._arithmetic.formats import PREFIX, inverses_serve
 from tcsolve._backends.cuda.batched import complex_columns
+from tcsolve._backends.cuda.batched.elimination import eliminate, eliminates, elimination_bytes
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate, copied, wide
 from tcsolve._backends.cuda.batched.library_triangles import (
     LOWER,
@@ -29,7 +30,7 @@ from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros
 from tcsolve._cached import cached_property
 from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 
-__all__ = ["factor", "factor_and_solve", "most_at_once"]
+__all__ = ["bytes_for_columns", "factor", "factor_and_solve", "most_at_once"]
 
 # Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
 # cuSOLVER.  For positive definite matrices it is as stable, and only for these are all pivots positive.
@@ -50,6 +51,14 @@ def most_at_once(kind, n):
     """As `Stacks.most_at_once`."""
     by_lu = kind == "general" or kind == "positive definite" and n <= CHOLESKY_BY_LU
     return MOST_LU if by_lu else MOST_TRIANGLES
+
+
+def bytes_for_columns(dtype, kind, n, columns):
+    """As `Stacks.bytes_for_columns`."""
+    if eliminates(dtype, kind, n, columns):
+        factors = n * n * np.result_type(dtype, np.float64).itemsize
+        return elimination_bytes(dtype, n, columns) - factors
+    return complex_columns.bytes_in_planes(dtype, kind, n, columns)
 
 
 def factor(a, kind, columns, careful=False):
@@ -81,11 +90,42 @@ def _packs(a, columns):
 def factor_and_solve(a, kind, b, probes):
     """As `Stacks.factor_and_solve`."""
     n, columns = a.shape[1], b.shape[2] + probes
+    if len(a) == 1 and eliminates(a.dtype, kind, n, columns):
+        info, y = eliminate(a, kind, b, probes)
+        return Eliminated(a, kind, columns, info), y
     is_one = kind.endswith("triangular") and a.dtype.char == b.dtype.char == "d"
     if is_one and n >= PACKED_TRIANGLE_ROWS and _packs(a, columns) and a.flags.c_contiguous:
         return PackedTriangle.with_solution(a, kind.startswith("lower"), b[0], probes)
     factors = factor(a, kind, columns)
     return factors, factors.solve(rows(b, probes))
+
+
+class Eliminated:
+    """A matrix (1, n, n) that was eliminated without keeping factors; the first solve factors it."""
+
+    def __init__(self, a, kind, columns, info):
+        self._args, self.info = (a, kind, columns), info
+
+    @cached_property
+    def _factors(self):
+        return factor(*self._args)
+
+    def solve(self, rhs, adjoint=False):
+        return self._factors.solve(rhs, adjoint)
+
+    def coarse_solver(self, columns):
+        return (
+            self._factors.coarse_solver(columns)
+            if hasattr(self._factors, "coarse_solver")
+            else None
+        )
+
+    @property
+    def nbytes(self):
+        return self._factors.nbytes
+
+    def taken(self, which):
+        return self
 
 
 class LU:

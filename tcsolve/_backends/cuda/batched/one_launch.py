@@ -10,7 +10,7 @@ from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.arch import arch_number
 from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_blocks
-from tcsolve.kernels.system_shapes import solve_shape
+from tcsolve.kernels.system_shapes import FAST_FP64, solve_shape
 
 __all__ = [
     "bytes_at_once",
@@ -35,19 +35,15 @@ TOLD_FROM = 16
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n for which one launch solves one system, and a stack.  For larger n, the library is faster.
-# One system has two limits: for at most FEW right-hand sides, and for more.  The limit of triangles is lower,
-# because the launch takes as many operations for them as for full matrices; it is lowest for a single real
-# triangle in FP64, for which there are other kernels.
-FEW = 8
-MOST_ALONE = {"general": (416, 320), "positive definite": (256, 256)}
-MOST_ALONE_COMPLEX = {"general": (192, 192), "positive definite": (96, 192)}
+# The largest n for which one launch solves one system, and a stack.  For larger n, `factor_and_solve` is
+# faster.  The limit of triangles is lower, because the launch takes as many operations for them as for full
+# matrices; it is lowest for a single real triangle in FP64, for which there are other kernels.
+MOST_ALONE = {"general": 96, "positive definite": 64}
+MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 1024, "positive definite": 512}
 MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
-# A single system is solved on one multiprocessor.  Unless the compute capability is in FAST_FP64, the rate of
-# one multiprocessor in FP64 is low, and larger systems need all multiprocessors.
-FAST_FP64 = 80, 90, 100
-MOST_ALONE_SLOWLY = {"general": (128, 128), "positive definite": (64, 64)}
+# The same for one system where the rate in FP64 is low.
+MOST_ALONE_SLOWLY = {"general": 128, "positive definite": 64}
 
 
 def bytes_at_once(alone, shape, dtype, kind, band):
@@ -56,7 +52,7 @@ def bytes_at_once(alone, shape, dtype, kind, band):
     if kind not in KINDS:
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
-        most = _most_alone(dtype)[kind][k > FEW] if alone else MOST_TOGETHER[kind]
+        most = _most_alone(dtype)[kind] if alone else MOST_TOGETHER[kind]
     if k == 0 or n > most or (taken := _shape(shape, dtype, band, alone)) is None:
         return None
     wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)

@@ -1,7 +1,7 @@
 """The primitives of stacks and of structured matrices on a device, which are `ops.vendor`."""
 
-from tcsolve._backends.cuda.batched.complex_columns import bytes_for_columns
 from tcsolve._backends.cuda.batched.library_factors import (
+    bytes_for_columns,
     factor,
     factor_and_solve,
     most_at_once,

@@ -1,0 +1,330 @@
+// Solves one system of at most MOST unknowns by Gauss-Jordan elimination, on many multiprocessors.
+//
+//   y      double (or pairs if COMPLEX), contiguous rows of n: A^-1 times the k columns of b, then A^-1 times `probes`
+//          random vectors (probe.cuh).
+//   info   0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be used.
+//   room   memory for (n + 2) MOST entries, double or pairs; all its bits are ones before the launch.
+//   a, b   T_A, or pairs; entry (i, j) of a is at i a_row + j a_col, (i, c) of b at i b_row + c b_col.
+//   kind   GENERAL, with partial pivoting; else step j takes row j.
+//
+// A block keeps COLUMNS columns of (A, b, random vectors) in registers.  Thread t has the rows t + THREADS r.  Step j
+// subtracts multiples of the pivot row from all other rows, also from those of earlier pivots.  The block with column j
+// chooses the pivot row and writes the multipliers to `room`; all blocks with columns to the right read them.  So
+// the right-hand sides become the solutions, without a back substitution.  Rows are not moved.
+//
+// A number in `room` is there as soon as its upper bits are not all ones, so there are no flags.  A block takes its
+// columns when it starts, and waits only for blocks with columns to the left, which have started before.  So some block
+// can always go on, also if the device has no room for all of them.
+//
+// Grid: one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides; block THREADS.
+// Defines T_A, COMPLEX, MOST, THREADS, COLUMNS, RESIDENT (blocks on a multiprocessor).
+// Rounding: FP64, with multiplications by reciprocals of the pivots.
+
+#include "batched/small_solve.cuh"
+#include "common/reduce.cuh"
+
+constexpr int WARPS = THREADS / WARP, ROWS = MOST / THREADS;
+constexpr unsigned KEY_ROWS = 2048;
+constexpr int AHEAD = 4;  // steps whose multipliers are loaded at the same time
+static_assert(MOST % THREADS == 0 && 2 * MOST <= int(KEY_ROWS) && COLUMNS % 4 == 0 && WARPS % 4 == 0, "shape");
+
+using Bits = unsigned long long;
+
+// A number that blocks send to each other: the multiplier of a row, or, for the pivot row, the reciprocal of the pivot.
+// The last bit of the first part tells which.
+struct Sent {
+    Bits part[PARTS];
+
+    static constexpr Bits OF_PIVOT = 1, BROKEN = 0x7ff8000100000000ull | OF_PIVOT;
+
+    // A number in memory is there if the upper half of each part is not all ones, which is a NaN.
+    __device__ __forceinline__ bool is_there() const {
+        return unsigned(part[0] >> 32) != ~0u && unsigned(part[PARTS - 1] >> 32) != ~0u;
+    }
+    __device__ __forceinline__ bool is_of_pivot() const { return part[0] & OF_PIVOT; }
+    __device__ __forceinline__ Number value() const {
+        return {__longlong_as_double(part[0]), COMPLEX ? __longlong_as_double(part[PARTS - 1]) : 0.0};
+    }
+
+    __device__ __forceinline__ void begin(Number v, bool of_pivot) {
+        part[0] = Bits(__double_as_longlong(v.re)) & ~OF_PIVOT | (of_pivot ? OF_PIVOT : 0);
+        if (COMPLEX) part[PARTS - 1] = Bits(__double_as_longlong(v.im));
+        #pragma unroll
+        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;  // another NaN
+    }
+
+    // Volatile, so that other blocks see what is written and the compiler does not keep what was read.
+    __device__ __forceinline__ void look_at(const Sent* from) {
+        if (COMPLEX) {
+            asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
+                         : "=l"(part[0]), "=l"(part[PARTS - 1]) : "l"(from) : "memory");
+        } else {
+            asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(part[0]) : "l"(from) : "memory");
+        }
+    }
+    __device__ __forceinline__ void write(Sent* to) const {
+        if (COMPLEX) {
+            asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};"
+                         :: "l"(to), "l"(part[0]), "l"(part[PARTS - 1]) : "memory");
+        } else {
+            asm volatile("st.volatile.global.u64 [%0], %1;" :: "l"(to), "l"(part[0]) : "memory");
+        }
+    }
+};
+
+// The numbers of a step for the rows of this thread.
+struct Step {
+    Sent l[ROWS];
+
+    __device__ __forceinline__ void look_at(const Sent* sent, int j) {
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) l[r].look_at(sent + j * MOST + THREADS * r + threadIdx.x);
+    }
+    __device__ __forceinline__ void write(Sent* sent, int j) const {
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) l[r].write(sent + j * MOST + THREADS * r + threadIdx.x);
+    }
+    __device__ __forceinline__ bool is_there() const {
+        bool all = true;
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) all = all && l[r].is_there();
+        return all;
+    }
+    __device__ __forceinline__ bool has_pivot() const {
+        bool any = false;
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) any = any || l[r].is_of_pivot();
+        return any;
+    }
+    __device__ __forceinline__ Number multiplier(int r) const {
+        return l[r].is_of_pivot() ? Number{0.0, 0.0} : l[r].value();
+    }
+};
+
+// 1 / v to about the last bits; not finite if parts of v or of 1 / v are subnormal.
+__device__ __forceinline__ Number fast_inverse(Number v) {
+    if (!COMPLEX) return inverse_of(v);
+    // A power of two brings the larger part near 1, so that no square overflows or underflows.
+    const unsigned size = max(unsigned(__double2hiint(v.re)) & 0x7ff00000u, unsigned(__double2hiint(v.im)) & 0x7ff00000u);
+    const double scale = __hiloint2double(int(0x7fe00000u - size), 0), re = v.re * scale, im = v.im * scale;
+    const double inverse = fast_reciprocal(fma(re, re, im * im)) * scale;
+    return {re * inverse, -im * inverse};
+}
+
+struct Shared {
+    Entry rows[2][2][COLUMNS];  // pivot rows; the next step, or the next two, use the other half
+    Entry scale[2];  // the reciprocal of a pivot; or the multiplier of the first of two steps for the second pivot row
+    uint4 keys[WARPS / 4];
+    unsigned block;
+    int broken;  // the first step whose pivot is not allowed
+};
+
+// The entries that a thread has.
+struct Rows {
+    Number at[ROWS][COLUMNS];
+    // The key for the search of a pivot is (upper half of the entry & mask) | low.  `low` tells the row; mask and low
+    // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and the key of row j is known.
+    unsigned mask[ROWS], low[ROWS];
+    // The step whose pivot is in a row, and the reciprocal of the pivot.  Only blocks with right-hand sides need them.
+    int step[ROWS];
+    Number inverse[ROWS];
+
+    // Copies row r to shared memory.
+    template <int LIVE>
+    __device__ __forceinline__ void publish(int r, Entry* to) const {
+        #pragma unroll
+        for (int c = 0; c < LIVE; ++c) save(to[c], at[r][c]);
+    }
+
+    // Publishes the pivot row of a step of another block.
+    __device__ __forceinline__ void publish_pivot(const Step& of, Entry* to, int j, int& broken) {
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            if (!of.l[r].is_of_pivot()) continue;
+            publish<COLUMNS>(r, to), mask[r] = low[r] = 0, step[r] = j, inverse[r] = of.l[r].value();
+            if (of.l[r].part[0] == Sent::BROKEN) atomicMin(&broken, j);
+        }
+    }
+
+    // Takes two steps of another block.
+    __device__ __forceinline__ void follow(const Step& one, const Step& two, Shared& shared, int j) {
+        const int half = j / 2 % 2;
+        if (one.has_pivot()) publish_pivot(one, shared.rows[half][0], j, shared.broken);
+        if (two.has_pivot()) {
+            publish_pivot(two, shared.rows[half][1], j + 1, shared.broken);
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) if (two.l[r].is_of_pivot()) save(shared.scale[half], one.multiplier(r));
+        }
+        Number l[ROWS], m[ROWS];
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) l[r] = one.multiplier(r), m[r] = two.multiplier(r);
+        __syncthreads();
+        const Number between = load(shared.scale[half]);
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+            const Number u = load(shared.rows[half][0][c]), v = less(load(shared.rows[half][1][c]), between, u);
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) at[r][c] = less(less(at[r][c], l[r], u), m[r], v);
+        }
+    }
+
+    // Finds the best row of this thread for the pivot in place 0: its key, and the entry.
+    __device__ __forceinline__ unsigned best_key(unsigned (&keys)[ROWS], Number& candidate) const {
+        unsigned key = 0;
+        candidate = at[0][0];
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const double size = COMPLEX ? fabs(at[r][0].re) + fabs(at[r][0].im) : at[r][0].re;
+            keys[r] = unsigned(__double2hiint(size)) & mask[r] | low[r];
+            if (keys[r] > key) key = keys[r], candidate = at[r][0];
+        }
+        return key;
+    }
+
+    // Takes steps of this block, from j to `end`, and sends them.  LIVE columns are left, column j in place 0: a step
+    // moves all columns by one place.
+    template <int LIVE>
+    __device__ __forceinline__ void lead(Sent* sent, Shared& shared, Index kind, int j, int end) {
+        unsigned keys[ROWS], *const of_warp = reinterpret_cast<unsigned*>(shared.keys) + threadIdx.x / WARP;
+        Number candidate;
+        unsigned own = best_key(keys, candidate), best = largest_of_warp(int(own));
+        // A real reciprocal is computed early, by all threads, while other operations wait.
+        Number early = COMPLEX ? Number{} : fast_inverse(candidate);
+        #pragma unroll 1
+        for (; j < end; ++j) {
+            if (kind == GENERAL) {
+                if (threadIdx.x % WARP == 0) *of_warp = best;
+                __syncthreads();
+                #pragma unroll
+                for (int w = 0; w < WARPS / 4; ++w) {
+                    const uint4 some = shared.keys[w];
+                    best = max(max(best, max(some.x, some.y)), max(some.z, some.w));
+                }
+            } else {
+                best = KEY_ROWS - 1 - j;
+            }
+            Entry* const of_pivot = shared.rows[j % 2][0];
+            bool broken = false;
+            if (own == best) {
+                #pragma unroll
+                for (int r = 0; r < ROWS; ++r) if (keys[r] == best) publish<LIVE>(r, of_pivot);
+                save(shared.scale[j % 2], COMPLEX ? fast_inverse(candidate) : early);
+                broken = is_broken(candidate, kind);
+            }
+            __syncthreads();
+            const Number scale = load(shared.scale[j % 2]);
+            Step of_step;
+            Number l[ROWS];
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) {
+                const bool is_pivot = keys[r] == best;
+                of_step.l[r].begin(is_pivot ? scale : times(at[r][0], scale), is_pivot);
+                if (is_pivot) mask[r] = low[r] = 0;
+                if (is_pivot && broken) of_step.l[r].part[0] = Sent::BROKEN;
+                l[r] = of_step.multiplier(r);
+                at[r][0] = less(at[r][1], l[r], load(of_pivot[1]));
+            }
+            own = best_key(keys, candidate), best = largest_of_warp(int(own));
+            if (!COMPLEX) early = fast_inverse(candidate);
+            of_step.write(sent, j);
+            #pragma unroll
+            for (int c = 2; c < LIVE; ++c) {
+                const Number u = load(of_pivot[c]);
+                #pragma unroll
+                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], l[r], u);
+            }
+        }
+    }
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+tcs_solve_across(
+    double* y, int* info, Sent* room, const T_A* a, Index a_row, Index a_col, const T_A* b, Index b_row, Index b_col,
+    Index kind, Index unknowns, Index k, Index probes
+) {
+    __shared__ __align__(16) Shared shared;
+    const int n = int(unknowns), even = n + n % 2, of_a = (n + COLUMNS - 1) / COLUMNS;
+    Sent* const sent = room;  // [even][MOST], zero in rows beyond n
+    unsigned* const started = reinterpret_cast<unsigned*>(room + Index(even) * MOST);  // number of blocks, minus 1
+    if (threadIdx.x == 0) shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
+    if (threadIdx.x < COLUMNS) {  // the step without a pivot row reads them
+        #pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            save(shared.rows[half][1][threadIdx.x], {0.0, 0.0}), save(shared.scale[half], {0.0, 0.0});
+        }
+    }
+    __syncthreads();
+    const bool has_sides = shared.block >= of_a;
+    const int first = (int(shared.block) - (has_sides ? of_a : 0)) * COLUMNS;
+
+    Rows rows;
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const int i = threadIdx.x + THREADS * r;
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {
+            const int j = first + c;
+            Number v = {0.0, 0.0};
+            if (i < n) {
+                if (!has_sides) {
+                    if (j < n) v = number(a, i * a_row + j * a_col);
+                } else if (j < k) {
+                    v = number(b, i * b_row + j * b_col);
+                } else if (j < k + probes) {
+                    v.re = random_probe(i, unsigned(j - k));
+                }
+            }
+            rows.at[r][c] = v;
+        }
+        rows.mask[r] = i < n && kind == GENERAL ? 0x7fffffffu / KEY_ROWS * KEY_ROWS : 0;
+        rows.low[r] = i < n ? KEY_ROWS - 1 - i : 0, rows.step[r] = -1;
+    }
+
+    const int others = has_sides ? even : first, last = max(others - 1, 0);
+    Step steps[AHEAD];
+    #pragma unroll
+    for (int s = 0; s < AHEAD; ++s) steps[s].look_at(sent, min(s, last));
+    #pragma unroll 1
+    for (int group = 0; group < others; group += AHEAD) {
+        #pragma unroll
+        for (int s = 0; s < AHEAD; s += 2) {
+            const int j = group + s;
+            if (j >= others) break;
+            Step &one = steps[s], &two = steps[s + 1];
+            while (!(one.is_there() && two.is_there())) {
+                #pragma unroll
+                for (int q = s; q < s + AHEAD; ++q) {
+                    Step& some = steps[q % AHEAD];
+                    if (!some.is_there()) some.look_at(sent, min(group + q, last));
+                }
+            }
+            rows.follow(one, two, shared, j);
+            one.look_at(sent, min(j + AHEAD, last)), two.look_at(sent, min(j + AHEAD + 1, last));
+        }
+    }
+
+    __syncthreads();
+    if (has_sides) {
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int j = rows.step[r];
+            if (j < 0) continue;
+            #pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+                if (first + c < k + probes) store(y, Index(first + c) * n + j, times(rows.at[r][c], rows.inverse[r]));
+            }
+        }
+        if (first == 0 && threadIdx.x == 0) *info = shared.broken < n ? shared.broken + 1 : 0;
+        return;
+    }
+    const int end = min(first + COLUMNS, n), middle = min(first + COLUMNS / 2, n);
+    rows.lead<COLUMNS>(sent, shared, kind, first, middle);
+    __syncthreads();
+    rows.lead<COLUMNS / 2>(sent, shared, kind, middle, end);
+    if (end == n && n % 2) {
+        Step none;
+        #pragma unroll
+        for (int r = 0; r < ROWS; ++r) none.l[r].begin({0.0, 0.0}, false);
+        none.write(sent, n);
+    }
+}

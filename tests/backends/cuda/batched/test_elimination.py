@@ -1,0 +1,203 @@
+"""One system that is eliminated on many multiprocessors, compared with NumPy's results."""
+
+import numpy as np
+import pytest
+from structures import matrices, right_hand_sides
+from switches import skip_on_other_chips
+from vendor_on_host import HostVendor
+
+import tcsolve
+from tcsolve import Status
+
+pytestmark = pytest.mark.gpu
+
+EDGES = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257]
+EDGES += [383, 384, 385, 511, 512, 513, 767, 768, 769, 1023, 1024]
+KINDS = "general", "positive definite"
+
+
+@pytest.fixture
+def elimination(cupy):
+    from tcsolve._backends.cuda.batched import elimination as of_device
+
+    if not of_device.eliminates(np.dtype("d"), "general", 100, 1):
+        skip_on_other_chips("the device has a low rate in FP64")
+    return of_device
+
+
+def strided(cupy, x, how):
+    """Return x on the device: as it is, transposed in memory, or with gaps."""
+    if how == "turned":
+        return cupy.swapaxes(cupy.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))), 1, 2)
+    if how == "gaps":
+        room = cupy.zeros((x.shape[0], x.shape[1], 2 * x.shape[2]), x.dtype)
+        room[:, :, 1::2] = cupy.asarray(x)
+        return room[:, :, 1::2]
+    return cupy.asarray(x)
+
+
+def solved(cupy, elimination, a, kind, b, probes=2):
+    """Return (info, y) on the host, and check that a second call has the same bits."""
+    a, b = (x if isinstance(x, cupy.ndarray) else cupy.asarray(x) for x in (a, b))
+    info, y = elimination.eliminate(a, kind, b, probes)
+    again = elimination.eliminate(a, kind, b, probes)
+    assert y.tobytes() == again[1].tobytes() and info == again[0]
+    return int(info[0]), y.get()
+
+
+def require_backward_stable(a, y, sides):
+    """Check each row of y, a solution for a column of `sides`, by its residual."""
+    a, sides, x = (v.astype(np.result_type(v.dtype, np.float64)) for v in (a, sides, y.T))
+    n, rest = len(a), np.abs(sides - a @ x).max(axis=0)
+    assert (
+        rest <= 8 * np.sqrt(n) * 2.0**-53 * np.abs(a).sum(axis=1).max() * np.abs(x).max(axis=0)
+    ).all()
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n", EDGES)
+def test_solutions_have_small_residuals(cupy, elimination, n, kind, dtype):
+    k = 1 + n % 3
+    a, b = matrices(kind, dtype, 1, n), right_hand_sides(dtype, 1, n, k)
+
+    info, y = solved(cupy, elimination, a, kind, b)
+
+    probes = HostVendor().rows(b, 2)[0, k:].T
+    assert info == 0 and y.shape == (1, k + 2, n)
+    require_backward_stable(a[0], y[0], np.hstack([b[0], probes]))
+
+
+@pytest.mark.parametrize("how", ["turned", "gaps"])
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_strides_do_not_change_the_bits(cupy, elimination, how, dtype):
+    a, b = matrices("general", dtype, 1, 150), right_hand_sides(dtype, 1, 150, 3)
+    plain = solved(cupy, elimination, a, "general", b)
+    args = strided(cupy, a, how), "general", strided(cupy, b, how)
+    assert plain[1].tobytes() == solved(cupy, elimination, *args)[1].tobytes()
+
+
+@pytest.mark.parametrize("dtype, columns", [("d", 800), ("D", 300)])
+def test_a_solution_has_the_same_bits_beside_many_others(cupy, elimination, dtype, columns):
+    a, b = matrices("general", dtype, 1, 301), right_hand_sides(dtype, 1, 301, columns)
+    _, y = solved(cupy, elimination, a, "general", b)
+    for c in (0, 1, columns - 1):
+        _, alone = solved(cupy, elimination, a, "general", b[:, :, c : c + 1])
+        assert alone[0, 0].tobytes() == y[0, c].tobytes()
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, step", [(1, 1), (40, 7), (130, 130), (1024, 513), (1001, 1001)])
+def test_the_first_step_without_a_pivot_is_told(cupy, elimination, n, step, dtype):
+    """Columns before `step` are those of a regular triangle; column `step` depends on them."""
+    a = np.triu(matrices("general", dtype, 1, n)) + 4 * np.sqrt(n) * np.eye(n, dtype=dtype)
+    a[0, step - 1 :, step - 1] = 0
+    info, _ = solved(
+        cupy, elimination, a.astype(dtype), "general", right_hand_sides(dtype, 1, n, 1)
+    )
+    assert info == step
+
+
+@pytest.mark.parametrize("dtype", "dD")
+@pytest.mark.parametrize("n, step", [(1, 1), (40, 7), (513, 300)])
+def test_the_first_minor_that_is_not_positive_is_told(cupy, elimination, n, step, dtype):
+    a = matrices("positive definite", dtype, 1, n)
+    a[0, step - 1, step - 1] *= -1
+    b = right_hand_sides(dtype, 1, n, 1)
+    assert solved(cupy, elimination, a, "positive definite", b)[0] == step
+    assert solved(cupy, elimination, a, "general", b)[0] == 0
+
+
+@pytest.mark.parametrize("payload", [0x7FF8000000000000, 0xFFFFFFFFFFFFFFFF, 0x7FF0000000000000])
+@pytest.mark.parametrize("dtype", "dD")
+def test_nan_and_inf_end_without_an_answer(cupy, elimination, payload, dtype):
+    bad = np.array([payload], np.uint64).view(np.float64)[0]
+    a, b = matrices("general", dtype, 1, 200), right_hand_sides(dtype, 1, 200, 1)
+    for where in ((0, 0, 0), (0, 100, 150), (0, 199, 199)):
+        spoilt = a.copy()
+        spoilt.view(np.float64)[where] = bad
+        _, y = solved(cupy, elimination, spoilt, "general", b)
+        assert not np.isfinite(y).all()
+    spoilt = b.copy()
+    spoilt.view(np.float64)[0, 77] = bad
+    _, y = solved(cupy, elimination, a, "general", spoilt)
+    assert not np.isfinite(y[0, 0]).all() and np.isfinite(y[0, 1:]).all()
+
+
+def test_many_eliminations_at_the_same_time_end(cupy, elimination):
+    """Blocks of different launches compete for the multiprocessors."""
+    n, streams = 1024, [cupy.cuda.Stream(non_blocking=True) for _ in range(8)]
+    a, b = (
+        cupy.asarray(v) for v in (matrices("general", "d", 1, n), right_hand_sides("d", 1, n, 40))
+    )
+    wanted = elimination.eliminate(a, "general", b, 2)[1]
+    cupy.cuda.get_current_stream().synchronize()
+    found = []
+    for _ in range(3):
+        for stream in streams:
+            with stream:
+                found.append(elimination.eliminate(a, "general", b, 2)[1])
+    for stream in streams:
+        stream.synchronize()
+    assert all(cupy.array_equal(y, wanted) for y in found)
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("n, k", [(65, 5), (300, 17), (1024, 64), (700, 1)])
+def test_many_columns_of_one_system_are_measured_by_one_launch(cupy, n, k, dtype):
+    from tcsolve._backends.cuda.batched import vendor
+
+    wide = np.result_type(dtype, np.float64)
+    a, b = matrices("general", dtype, 1, n), right_hand_sides(dtype, 1, n, k)
+    y = right_hand_sides(wide, 1, k + 2, n, seed=5)[0]
+    info, wanted, rest = np.array([3], np.int32), np.zeros((9 + 2 * k, 1)), np.empty((k, n), wide)
+    x = HostVendor().measure_one(a[0], (n, n), y, b[0], info, wanted, residuals=rest)
+
+    args = (cupy.asarray(a[0]), (n, n), *map(cupy.asarray, (y, b[0], info)))
+    found, left = cupy.zeros(wanted.shape), cupy.empty(rest.shape, wide)
+    assert cupy.array_equal(vendor.measure_one(*args, found, residuals=left), cupy.asarray(x))
+
+    # The host adds up the moduli of complex64 in FP32.
+    rtol = 2.0**-20 if dtype == "F" else 4 * n * 2.0**-53
+    np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+    size = np.abs(a[0]).sum(axis=1).max() * np.abs(x).max()
+    assert np.abs(left.get() - rest).max() <= 4 * n * 2.0**-53 * size
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+@pytest.mark.parametrize("n, k", [(97, 1), (129, 16), (300, 3), (513, 1), (1000, 16), (1024, 40)])
+def test_solve_takes_an_elimination_and_verifies_it(cupy, elimination, n, k, assume_a, dtype):
+    kind = KINDS[assume_a == "pos"]
+    a, b = (
+        cupy.asarray(v[0]) for v in (matrices(kind, dtype, 1, n), right_hand_sides(dtype, 1, n, k))
+    )
+
+    solution = tcsolve.solve_ex(a, b, assume_a=assume_a)
+
+    assert solution.status is Status.CONVERGED and solution.rungs == ("fp64",)
+    assert (solution.backward_error <= solution.bound).all()
+    assert cupy.array_equal(tcsolve.solve(a, b, assume_a=assume_a), solution.x)
+    exact = np.linalg.cond(cupy.asnumpy(a).astype(np.result_type(dtype, np.float64)), 1)
+    assert 1e-3 <= solution.rcond * exact <= n
+
+
+@pytest.mark.parametrize("dtype", "dD")
+@pytest.mark.parametrize("n, k", [(130, 1), (700, 20)])
+def test_a_nearly_singular_matrix_is_told_and_a_singular_one_is_an_error(
+    cupy, elimination, n, k, dtype
+):
+    rng = np.random.default_rng(n)
+    left, right = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
+    b = cupy.asarray(right_hand_sides(dtype, 1, n, k)[0])
+    a = left * np.append(np.ones(n - 1), 1e-17) @ right
+
+    found = tcsolve.solve_ex(cupy.asarray(a.astype(dtype)), b)
+    assert found.status is Status.ILL_CONDITIONED and found.rcond < 2.0**-52
+
+    a = np.diag(np.arange(n).astype(dtype))
+    assert tcsolve.solve_ex(cupy.asarray(a), b, assume_a="gen").status is Status.SINGULAR
+    with pytest.raises(np.linalg.LinAlgError):
+        tcsolve.solve(cupy.asarray(a), b, assume_a="gen")
+    with pytest.raises(np.linalg.LinAlgError):
+        tcsolve.solve(cupy.asarray(a), b, assume_a="pos")
