@@ -108,12 +108,14 @@ def by_vendor(run):
     return Solver(solve, solve)
 
 
-def rows_of(xp, name, a, facts, options):
-    """Yield a row for each solver."""
+def rows_of(xp, name, a, facts, options, done=()):
+    """Yield a row for each solver that is not in `done`."""
     n, on_device = len(a), options.device == "cuda"
     b = a @ xp.ones(n)
     timed = device_seconds if on_device else host_seconds
     for solver, solve in solvers(on_device, n).items():
+        if solver in done:
+            continue
         row = {"problem": name, "n": n, **facts, "solver": solver}
         try:
             x, steps = solve.count(a, b)
@@ -135,17 +137,18 @@ def measure(options, facts, rows):
     xp, end, late = np, time.monotonic() + options.seconds, []
     if options.device == "cuda":
         import cupy as xp
-    done = {row["problem"] for row in rows}
     for name, made in problems_of(options.problem, options.matrix, options.folder):
-        if name in done:
-            set_condition(xp, [row for row in rows if row["problem"] == name], made)
+        here = [row for row in rows if row["problem"] == name]
+        done = {row["solver"] for row in here}
+        if here and done >= set(solvers(options.device == "cuda", here[0]["n"])):
+            set_condition(xp, here, made)
             continue
         if time.monotonic() > end:
             late.append(name)
             continue
         a, kappa, what = made(xp)
         facts_of_a = {"kappa": kappa, "kappa_is": what} if kappa else estimated(xp, a)
-        for row in rows_of(xp, name, a, facts_of_a, options):
+        for row in rows_of(xp, name, a, facts_of_a, options, done):
             rows.append(row)
             print(line(row), flush=True)
             save(options.json, facts, rows)

@@ -261,7 +261,8 @@ def _is_of_kind(words, kind):
     return {
         "spd": "positive definite" in words,
         "symmetric": symmetric,
-        "unsymmetric": not symmetric or words.startswith("complex"),
+        # A complex matrix that is called symmetric need not be Hermitian.
+        "unsymmetric": not symmetric or words.startswith("complex") and "hermitian" not in words,
         "real": not words.startswith("complex"),
         "complex": words.startswith("complex"),
     }[kind]

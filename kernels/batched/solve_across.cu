@@ -46,11 +46,18 @@ struct Sent {
         return {__longlong_as_double(part[0]), COMPLEX ? __longlong_as_double(part[PARTS - 1]) : 0.0};
     }
 
-    __device__ __forceinline__ void begin(Number v, bool of_pivot) {
-        part[0] = Bits(__double_as_longlong(v.re)) & ~OF_PIVOT | (of_pivot ? OF_PIVOT : 0);
+    __device__ __forceinline__ void set_multiplier(Number v) {
+        part[0] = Bits(__double_as_longlong(v.re)) & ~OF_PIVOT;
         if (COMPLEX) part[PARTS - 1] = Bits(__double_as_longlong(v.im));
+    }
+    __device__ __forceinline__ void set_of_pivot(Number inverse, bool broken) {
+        set_multiplier(inverse);
+        part[0] = broken ? BROKEN : part[0] | OF_PIVOT;
+    }
+    // Replaces a NaN that would not be there for other blocks.
+    __device__ __forceinline__ void make_seen() {
         #pragma unroll
-        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;  // another NaN
+        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;
     }
 
     // Volatile, so that other blocks see what is written and the compiler does not keep what was read.
@@ -80,7 +87,11 @@ struct Step {
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) l[r].look_at(sent + j * MOST + THREADS * r + threadIdx.x);
     }
-    __device__ __forceinline__ void write(Sent* sent, int j) const {
+    __device__ __forceinline__ void write(Sent* sent, int j) {
+        if (!is_there()) {
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) l[r].make_seen();
+        }
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) l[r].write(sent + j * MOST + THREADS * r + threadIdx.x);
     }
@@ -91,13 +102,10 @@ struct Step {
         return all;
     }
     __device__ __forceinline__ bool has_pivot() const {
-        bool any = false;
+        Bits any = 0;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) any = any || l[r].is_of_pivot();
-        return any;
-    }
-    __device__ __forceinline__ Number multiplier(int r) const {
-        return l[r].is_of_pivot() ? Number{0.0, 0.0} : l[r].value();
+        for (int r = 0; r < ROWS; ++r) any |= l[r].part[0];
+        return any & Sent::OF_PIVOT;
     }
 };
 
@@ -136,35 +144,34 @@ struct Rows {
         for (int c = 0; c < LIVE; ++c) save(to[c], at[r][c]);
     }
 
-    // Publishes the pivot row of a step of another block.
-    __device__ __forceinline__ void publish_pivot(const Step& of, Entry* to, int j, int& broken) {
+    // Publishes the pivot row of a step of another block, with a multiplier of the step before.  The multiplier of the
+    // pivot row becomes zero.
+    __device__ __forceinline__ void publish_pivot(Step& of, Entry* to, int j, int& broken, const Step& before, Entry& l) {
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if (!of.l[r].is_of_pivot()) continue;
-            publish<COLUMNS>(r, to), mask[r] = low[r] = 0, step[r] = j, inverse[r] = of.l[r].value();
+            publish<COLUMNS>(r, to), save(l, before.l[r].value());
+            mask[r] = low[r] = 0, step[r] = j, inverse[r] = of.l[r].value();
             if (of.l[r].part[0] == Sent::BROKEN) atomicMin(&broken, j);
+            of.l[r].set_multiplier({0.0, 0.0});
         }
     }
 
     // Takes two steps of another block.
-    __device__ __forceinline__ void follow(const Step& one, const Step& two, Shared& shared, int j) {
+    __device__ __forceinline__ void follow(Step& one, Step& two, Shared& shared, int j) {
         const int half = j / 2 % 2;
-        if (one.has_pivot()) publish_pivot(one, shared.rows[half][0], j, shared.broken);
-        if (two.has_pivot()) {
-            publish_pivot(two, shared.rows[half][1], j + 1, shared.broken);
-            #pragma unroll
-            for (int r = 0; r < ROWS; ++r) if (two.l[r].is_of_pivot()) save(shared.scale[half], one.multiplier(r));
-        }
-        Number l[ROWS], m[ROWS];
-        #pragma unroll
-        for (int r = 0; r < ROWS; ++r) l[r] = one.multiplier(r), m[r] = two.multiplier(r);
+        Entry ignored;
+        if (one.has_pivot()) publish_pivot(one, shared.rows[half][0], j, shared.broken, one, ignored);
+        if (two.has_pivot()) publish_pivot(two, shared.rows[half][1], j + 1, shared.broken, one, shared.scale[half]);
         __syncthreads();
         const Number between = load(shared.scale[half]);
         #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {
             const Number u = load(shared.rows[half][0][c]), v = less(load(shared.rows[half][1][c]), between, u);
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) at[r][c] = less(less(at[r][c], l[r], u), m[r], v);
+            for (int r = 0; r < ROWS; ++r) {
+                at[r][c] = less(less(at[r][c], one.l[r].value(), u), two.l[r].value(), v);
+            }
         }
     }
 
@@ -204,34 +211,39 @@ struct Rows {
                 best = KEY_ROWS - 1 - j;
             }
             Entry* const of_pivot = shared.rows[j % 2][0];
-            bool broken = false;
-            if (own == best) {
+            const bool has_pivot = own == best;
+            if (has_pivot) {
                 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) if (keys[r] == best) publish<LIVE>(r, of_pivot);
                 save(shared.scale[j % 2], COMPLEX ? fast_inverse(candidate) : early);
-                broken = is_broken(candidate, kind);
             }
             __syncthreads();
             const Number scale = load(shared.scale[j % 2]);
             Step of_step;
-            Number l[ROWS];
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) {
-                const bool is_pivot = keys[r] == best;
-                of_step.l[r].begin(is_pivot ? scale : times(at[r][0], scale), is_pivot);
-                if (is_pivot) mask[r] = low[r] = 0;
-                if (is_pivot && broken) of_step.l[r].part[0] = Sent::BROKEN;
-                l[r] = of_step.multiplier(r);
-                at[r][0] = less(at[r][1], l[r], load(of_pivot[1]));
+            for (int r = 0; r < ROWS; ++r) of_step.l[r].set_multiplier(times(at[r][0], scale));
+            if (has_pivot) {
+                #pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(at[r][0], kind));
+                }
             }
+            of_step.write(sent, j);
+            if (has_pivot) {
+                #pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    if (keys[r] == best) mask[r] = low[r] = 0, of_step.l[r].set_multiplier({0.0, 0.0});
+                }
+            }
+            #pragma unroll
+            for (int r = 0; r < ROWS; ++r) at[r][0] = less(at[r][1], of_step.l[r].value(), load(of_pivot[1]));
             own = best_key(keys, candidate), best = largest_of_warp(int(own));
             if (!COMPLEX) early = fast_inverse(candidate);
-            of_step.write(sent, j);
             #pragma unroll
             for (int c = 2; c < LIVE; ++c) {
                 const Number u = load(of_pivot[c]);
                 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], l[r], u);
+                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], of_step.l[r].value(), u);
             }
         }
     }
@@ -324,7 +336,7 @@ tcs_solve_across(
     if (end == n && n % 2) {
         Step none;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) none.l[r].begin({0.0, 0.0}, false);
+        for (int r = 0; r < ROWS; ++r) none.l[r].set_multiplier({0.0, 0.0});
         none.write(sent, n);
     }
 }

@@ -72,13 +72,30 @@ def test_a_wrong_answer_has_no_time(training, monkeypatch, tmp_path):
 
 def test_what_found_no_time_is_done_when_it_resumes(training, monkeypatch, tmp_path, capsys):
     path, problems = tmp_path / "t.json", ["--problem", "type 4:40", "type 6:40"]
-    path.write_text(json.dumps({"machine": {}, "rows": [{"problem": "type 4 n=40"}]}))
+    names = list(training.solvers(False, 40))
+    known = [{"problem": "type 4 n=40", "solver": name, "n": 40} for name in names]
+    path.write_text(json.dumps({"machine": {}, "rows": known}))
     monkeypatch.setattr(training, "page", lambda facts, rows: "")
 
-    assert len(run(training, monkeypatch, path, *problems, "--resume", "--seconds", "-1")) == 1
+    assert run(training, monkeypatch, path, *problems, "--resume", "--seconds", "-1") == known
     assert "no time was left for type 6 n=40" in capsys.readouterr().out
     rows = run(training, monkeypatch, path, *problems, "--resume", "--repeats", "1")
-    assert {row["problem"] for row in rows[1:]} == {"type 6 n=40"}
+    added = [(row["problem"], row["solver"]) for row in rows[len(names) :]]
+    assert added == [("type 6 n=40", name) for name in names]
+
+
+def test_a_problem_that_was_interrupted_gets_the_solvers_that_are_missing(
+    training, monkeypatch, tmp_path
+):
+    path, problem = tmp_path / "t.json", ["--problem", "type 4:40", "--repeats", "1"]
+    rows = run(training, monkeypatch, path, *problem)
+    path.write_text(json.dumps({"machine": {}, "rows": rows[:2]}))
+    monkeypatch.setattr(training, "page", lambda facts, rows: "")
+
+    again = run(training, monkeypatch, path, *problem, "--resume")
+
+    assert again[:2] == rows[:2]
+    assert [row["solver"] for row in again] == [row["solver"] for row in rows]
 
 
 def test_unknown_condition_numbers_are_estimated_when_it_resumes(training, monkeypatch, tmp_path):

@@ -264,22 +264,25 @@ def test_the_folder_has_matrices_in_every_format(folder):
 
 
 def test_an_index_tells_what_to_find(folder):
-    for name in ("one", "two", "three", "four"):
+    for name in ("one", "two", "three", "four", "five"):
         (folder / f"{name}.rb").write_text(GOOD)
     (folder / "index.csv").write_text(
         "name,group,n,nnz,kind,cond_2norm\n"
         "one,HB,5,8,real symmetric positive definite,1e2\n"
         "two,HB,5,8,real unsymmetric,1e9\n"
         "three,odd/(name),6,7,complex symmetric,\n"
+        "five,,7,7,complex hermitian,\n"
     )
 
     def found(*args, **options):
         return [row["full_name"] for row in matrices.find(*args, **options)]
 
-    assert found() == ["four", "HB/one", "HB/two", "three"]
+    assert found() == ["four", "HB/one", "HB/two", "three", "five"]
     assert found("HB/*") == ["HB/one", "HB/two"] and found("t*") == ["HB/two", "three"]
     assert found(group="HB", kind="spd") == ["HB/one"]
-    assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three"]
+    assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three", "five"]
+    assert found(kind="unsymmetric") == ["four", "HB/two", "three"]
+    assert found(kind="symmetric") == ["four", "HB/one", "three", "five"]
     assert found(max_n=5, kind="unsymmetric") == ["four", "HB/two"]
     assert matrices.load("HB/one").n == 5
 
