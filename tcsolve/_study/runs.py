@@ -7,7 +7,6 @@ import numpy as np
 from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
-from tcsolve._solve.choice.memory import widest_panel
 from tcsolve._solve.factored.factorization import ladder_of
 from tcsolve._solve.ladder.refine_rung import invert
 from tcsolve._study.reference import forward_error
@@ -113,7 +112,7 @@ def _model(factors, plan):
     if ladder.rung is None:
         return {"model": None, "panels": None}
     how = ladder.rung.how
-    found = model_of_updates(how, plan, ladder)
+    found = model_of_updates(how, ladder.panels_of(how), ladder.system.ops.device)
     if plan.method == "cg" and how.storage == "float32":
         model, kind = found["model"], "shifted Cholesky"
         is_lu = model.startswith("LU ")
@@ -121,20 +120,17 @@ def _model(factors, plan):
     return found
 
 
-def model_of_updates(how, plan, ladder):
-    """Return which arithmetic the updates have, and the number of panels."""
-    if how.native:
+def model_of_updates(how, panels, device):
+    """Return which arithmetic the updates of an LU with `panels` panels have, and the number of panels."""
+    if panels is None:
         return {"model": f"LU in {how.name}, every operation rounded", "panels": None}
-    n = len(ladder.system.a)
-    block = plan.block or widest_panel(ladder.system.ops, n, how.name)
-    panels = -(-n // block)
     _, _, unit = how.name.partition("@")
     if unit == "each":
         return {"model": f"every operation rounded to {how.format.name}", "panels": panels}
     if panels == 1:  # the panel is in FP32, and there is no update to round
         return {"model": "LU in fp32: all columns are in one panel", "panels": 1}
     products = "three products" if how.products == 3 else "one product"
-    own = "sums of the GPU" if ladder.system.ops.device == "cuda" else "FP32 sums"
+    own = "sums of the GPU" if device == "cuda" else "FP32 sums"
     sums = f"sums of the tensor cores of {unit}" if unit else own
     if unit and UNITS[unit].source == "literature":  # not compared with such a device
         sums += ", from the literature"

@@ -785,6 +785,5 @@ def test_a_row_of_a_gpu_names_its_own_sums():
         native=False, name="fp16", products=1, format=SimpleNamespace(name="fp16")
     )
     for device, sums in (("cpu", "FP32 sums"), ("cuda", "sums of the GPU")):
-        system = SimpleNamespace(a=np.ones(64), ops=SimpleNamespace(device=device))
-        found = model_of_updates(how, Plan(block=16), SimpleNamespace(system=system))
+        found = model_of_updates(how, 4, device)
         assert found["panels"] == 4 and f"operands, {sums}; panels in FP32" in found["model"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tcsolve._arithmetic.formats import update_named
 from tcsolve._checks import require_finite, require_hermitian
-from tcsolve._contract.schedule import goes_ahead, goes_early
+from tcsolve._contract.schedule import goes_ahead, goes_early, schedule
 from tcsolve._errors import DeviceMemoryError, InputError
 from tcsolve._lu.elimination import factor_blocked
 from tcsolve._lu.factors import factor_native
@@ -230,7 +230,8 @@ class Ladder:
     def _is_one_panel(self, update):
         """Tell whether all columns are in one panel, so that there is no trailing update."""
         n = self.system.a.shape[0]
-        return n <= (self.plan.block or widest_panel(self.system.ops, n, update))
+        widest = widest_panel(self.system.ops, n, update, self._expects_dominance)
+        return n <= (self.plan.block or widest)
 
     def _factor(self, update, mark):
         """Replace the factors by those of `update`; return a mark of the end.
@@ -268,6 +269,16 @@ class Ladder:
         else:
             factors = factor_blocked(ops, w, how, self.plan.block, dominant=self._expects_dominance)
         return Rung(how, factors, scaling, scaled_norm)
+
+    def panels_of(self, how):
+        """Return the number of panels of the LU with an `Update`; None for an LU of the library."""
+        if how.native:
+            return None
+        ops, n, block = self.system.ops, self.system.a.shape[0], self.plan.block
+        if self.plan.method == "cg" and how.storage == "float32":
+            return -(-n // (block or widest_panel(ops, n, how.name)))
+        rules = ops.lu.rules(how.storage)
+        return len(schedule(n, how, rules, block, dominant=self._expects_dominance).panels)
 
     @property
     def _expects_dominance(self):
