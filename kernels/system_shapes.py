@@ -47,10 +47,22 @@ BLOCK_THREADS = 512
 BLOCK_PANEL = 8
 # Largest number of bytes of static shared memory of solve_jordan.cu and solve_block.cu.
 STATIC = 1024
-# (largest number of rows, threads) of solve_across.cu, and its columns of a block for real and for complex
-# matrices.  Where the rate in FP64 is low, the libraries are faster.
-ACROSS_SHAPES = (128, 128), (256, 256), (384, 384), (512, 256), (768, 256), (1024, 256)
-ACROSS_COLUMNS = 16, 8
+# (largest number of rows, threads, columns of a block) of solve_across.cu, for real and for complex matrices;
+# and the largest number of blocks for each multiprocessor.  Where the rate in FP64 is low, the libraries are
+# faster.
+ACROSS_SHAPES = (
+    (
+        (128, 128, 16),
+        (256, 256, 16),
+        (384, 384, 16),
+        (512, 256, 16),
+        (768, 256, 16),
+        (1024, 256, 16),
+    )
+    + ((1536, 256, 8),),
+    ((128, 128, 8), (256, 256, 8), (384, 384, 8), (512, 256, 8), (768, 256, 8), (1024, 256, 8)),
+)
+ACROSS_BLOCKS = 2
 FAST_FP64 = 80, 90, 100
 
 
@@ -83,8 +95,8 @@ class AcrossShape(NamedTuple):
 def across_defines(parts):
     """Return the macros of solve_across.cu for entries of one or two real numbers, one set for each shape."""
     return [
-        {"MOST": most, "THREADS": threads, "COLUMNS": ACROSS_COLUMNS[parts - 1], "RESIDENT": 1}
-        for most, threads in ACROSS_SHAPES
+        {"MOST": most, "THREADS": threads, "COLUMNS": columns, "RESIDENT": 1}
+        for most, threads, columns in ACROSS_SHAPES[parts - 1]
     ]
 
 
@@ -98,7 +110,9 @@ def across_shape(n, columns, dtype, *, arch, multiprocessors):
     for defines in across_defines(_parts(dtype)):
         width, most = defines["COLUMNS"], defines["MOST"]
         blocks = -(-n // width) + -(-columns // width)
-        if n <= most and blocks <= multiprocessors:
+        if n <= most:
+            if blocks > ACROSS_BLOCKS * multiprocessors:
+                return None
             return AcrossShape(defines, blocks, defines["THREADS"], (n + 2) * most)
     return None
 

@@ -24,7 +24,7 @@
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / WARP, ROWS = MOST / THREADS;
-constexpr unsigned KEY_ROWS = 2048;
+constexpr unsigned KEY_ROWS = MOST <= 1024 ? 2048 : 4096;
 constexpr int AHEAD = 4;  // steps whose multipliers are loaded at the same time
 static_assert(MOST % THREADS == 0 && 2 * MOST <= int(KEY_ROWS) && COLUMNS % 4 == 0 && WARPS % 4 == 0, "shape");
 

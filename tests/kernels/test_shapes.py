@@ -450,17 +450,19 @@ def test_one_system_is_shared_out_among_blocks_where_fp64_is_fast(arch, dtype):
     number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
     known = {frozenset(v.items()) for v in KERNELS["solve_across"].variants_for(arch)}
     used = set()
-    for n, columns in itertools.product(range(1, 1100), (3, 18, 300)):
+    most = 1024 if dtype.kind == "c" else 1536
+    for n, columns in itertools.product(range(1, 1600), (3, 18, 300, 2500)):
         shape = across_shape(n, columns, dtype, arch=arch, multiprocessors=132)
-        if arch not in ("sm_80", "sm_90a", "sm_100a") or n > 1024:
+        if arch not in ("sm_80", "sm_90a", "sm_100a") or n > most:
             assert shape is None
             continue
-        width = 8 if dtype.kind == "c" else 16
+        width = 8 if dtype.kind == "c" or n > 1024 else 16
         blocks = -(-n // width) + -(-columns // width)
-        assert (shape is None) == (blocks > 132)
+        assert (shape is None) == (blocks > 264)
         if shape:
             used.add(frozenset((number | shape.defines).items()))
             assert shape.blocks == blocks and n <= shape.defines["MOST"]
             assert shape.room == (n + 2) * shape.defines["MOST"]
-    assert used <= known and len(used) == (6 if arch in ("sm_80", "sm_90a", "sm_100a") else 0)
-    assert across_shape(1024, 3, dtype, arch=arch, multiprocessors=40) is None
+    shapes = 6 if dtype.kind == "c" else 7
+    assert used <= known and len(used) == (shapes if arch in ("sm_80", "sm_90a", "sm_100a") else 0)
+    assert across_shape(1024, 3, dtype, arch=arch, multiprocessors=30) is None

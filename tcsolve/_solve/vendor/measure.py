@@ -42,7 +42,7 @@ MEASURED_AT_ONCE = 192
 AT_ONCE = 64
 # One launch on the whole device measures one system with FEW right-hand sides; of at most FEW_ROWS unknowns,
 # with `vendor.MEASURED_COLUMNS` of them.  For larger systems with so many, products are faster.
-FEW, FEW_ROWS = 4, 1024
+FEW, FEW_ROWS = 4, 1536
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}
 # See `look_at`.

@@ -58,9 +58,10 @@ __all__ = [
     "together",
 ]
 
-# Up to this n, a single matrix is solved in FP64 without our LU, because its launches take longer.  The
-# second limit is for one right-hand side where products in FP64 have less than FAST flop/s.
-LARGEST_ALONE, LARGEST_ALONE_SLOWLY, FAST = 1024, 512, 5e12
+# Up to LARGEST_ALONE unknowns, a single matrix is solved in FP64 without our LU, because its launches take
+# longer.  Devices with less than FAST flop/s in FP64 have other limits: one for a single right-hand side, and
+# one for more, whose refinement has more launches.
+LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 # The second limit is for positive definite matrices.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
@@ -92,8 +93,8 @@ def _is_faster(ops, a, nrhs):
 
 def suits_vendor(ops, n, nrhs):
     """Tell whether `ops.vendor` solves one general system of n unknowns fastest, whatever its dtype."""
-    slowly = nrhs == 1 and rates_for(ops).gemm_flops < FAST
-    return n <= (LARGEST_ALONE_SLOWLY if slowly else LARGEST_ALONE)
+    is_fast = rates_for(ops).gemm_flops >= FAST
+    return n <= (LARGEST_ALONE if is_fast else LARGEST_SLOWLY[nrhs > 1])
 
 
 def solve_by_vendor(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite, estimate):

@@ -13,11 +13,15 @@ __all__ = ["eliminate", "elimination_bytes", "eliminates"]
 
 # By kind: the number of solve_across.cu.
 KINDS = {"general": 0, "positive definite": 1}
+# For larger positive definite matrices, Cholesky factors are faster.
+LARGEST_DEFINITE = 1024
 
 
 def eliminates(dtype, kind, n, columns):
     """Tell whether `eliminate` solves one system, `columns` right-hand sides and random vectors, fastest."""
-    return kind in KINDS and _shape(n, columns, dtype) is not None
+    if kind not in KINDS or kind != "general" and n > LARGEST_DEFINITE:
+        return False
+    return _shape(n, columns, dtype) is not None
 
 
 def elimination_bytes(dtype, n, columns):
