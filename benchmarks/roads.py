@@ -357,25 +357,26 @@ def main():
     options = unless_drawn(parser, page)
     if options is None:
         return
+    is_kept = not (options.quick or options.only)
     facts, rows, began = machine(options.commit) | gpu(), [], time.perf_counter()
     for case in cases(options.quick):
         if options.only not in case.name:
             continue
         rows.append(row_of(case, options.repeats))
         print(f"{time.perf_counter() - began:6.1f} s ", *cells(rows[-1]), sep="  ", flush=True)
-        if not options.quick:
+        if is_kept:
             save(options.json, facts, rows)
     for i, row in enumerate(rows):
         if verdict(row) == "MISSED":
             rows[i] = again(row, options.repeats)
             print("again:", *cells(rows[i]), sep="  ", flush=True)
-    if not options.quick:
+    if is_kept:
         save(options.json, facts, rows)
     missed = [row for row in rows if verdict(row) not in ("ok", "-")]
     print(f"{len(rows)} rows, {len(missed)} not ok:")
     for row in missed:
         print("   ", *cells(row), sep="  ")
-    if not options.quick and not options.only:
+    if is_kept:
         options.json.with_suffix(".md").write_text(page(facts, rows))
 
 

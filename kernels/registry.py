@@ -41,7 +41,7 @@ In batched/:
 - gemm_batched: tcs_gemm_batched, stacks of small products
 - solve_rows, solve_jordan, solve_block: tcs_solve_rows, tcs_solve_jordan, tcs_solve_block, solve and
   verify small systems and stacks in one launch
-- solve_across: tcs_solve_across, eliminates one system on many multiprocessors
+- solve_across: tcs_solve_across, eliminates each system on many multiprocessors
 - measure_one: tcs_measure_one, norms and residuals of one system
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
 - measure_systems: tcs_sizes, norms and residuals of one large system, from A X

@@ -84,7 +84,10 @@ class SolveShape(NamedTuple):
 
 
 class AcrossShape(NamedTuple):
-    """A launch of solve_across.cu: macros, blocks, threads of a block; `room` has entries of its memory."""
+    """A launch of solve_across.cu: macros, blocks of a system, threads of a block.
+
+    `room` is the memory of a system, in entries; one entry more is needed for all of them.
+    """
 
     defines: dict
     blocks: int
@@ -101,9 +104,9 @@ def across_defines(parts):
 
 
 def across_shape(n, columns, dtype, *, arch, multiprocessors):
-    """Return the `AcrossShape` for one system, or None if the device is not suited.
+    """Return the `AcrossShape` for systems of n unknowns, or None if the device is not suited.
 
-    `columns` is the number of right-hand sides and random vectors.
+    `columns` is the number of right-hand sides and random vectors of a system.
     """
     if arch_number(arch) not in FAST_FP64:
         return None
@@ -113,7 +116,7 @@ def across_shape(n, columns, dtype, *, arch, multiprocessors):
         if n <= most:
             if blocks > ACROSS_BLOCKS * multiprocessors:
                 return None
-            return AcrossShape(defines, blocks, defines["THREADS"], (n + 2) * most)
+            return AcrossShape(defines, blocks, defines["THREADS"], (n + n % 2) * most)
     return None
 
 

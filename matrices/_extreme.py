@@ -59,7 +59,7 @@ def zero_column_last(n, rng, dtype):
 
 
 def dependent_rows(n, rng, dtype):
-    """Last row is the rounded sum of the others: singular up to rounding, the last pivot may not be zero."""
+    """Last row is the rounded sum of the others: singular up to rounding; the last pivot can be nonzero."""
     a = standard_normal(rng, (n, n), dtype)
     a[-1] = a[:-1].sum(axis=0)
     return a

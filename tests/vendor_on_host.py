@@ -110,7 +110,7 @@ class HostVendor:
     def most_at_once(self, kind, n):
         return 5000
 
-    def bytes_for_columns(self, dtype, kind, n, columns):
+    def bytes_for_columns(self, dtype, kind, shape):
         return 0
 
     def bytes_at_once(self, alone, shape, dtype, kind, band):

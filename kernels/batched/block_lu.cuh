@@ -157,7 +157,7 @@ struct BlockLU {
             #pragma unroll
             for (int c = K + 1; c < PANEL; ++c) {
                 const Number u = of_lane(block[c], K);
-                block[c] = less(block[c], of_block, u);  // of no use in finished rows
+                block[c] = less(block[c], of_block, u);  // changes finished rows, too, which are not read again
                 #pragma unroll
                 for (int r = 0; r < EACH; ++r) if (!is_pivot[r]) own[r][c] = less(own[r][c], l[r], u);
             }

@@ -1,22 +1,25 @@
-// Solves one system of at most MOST unknowns by Gauss-Jordan elimination, on many multiprocessors.
+// Solves systems of at most MOST unknowns by Gauss-Jordan elimination, each on many multiprocessors.
 //
-//   y      double (or pairs if COMPLEX), contiguous rows of n: A^-1 times the k columns of b, then A^-1 times `probes`
+//   y      double (or pairs if COMPLEX) [count][k + probes][n]: A^-1 times the k columns of b, then A^-1 times `probes`
 //          random vectors (probe.cuh).
-//   info   0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be used.
-//   room   memory for (n + 2) MOST entries, double or pairs; all its bits are ones before the launch.
-//   a, b   T_A, or pairs; entry (i, j) of a is at i a_row + j a_col, (i, c) of b at i b_row + c b_col.
+//   info   [count]: 0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be
+//          used.  If A holds NaN or Inf, y is not finite.
+//   room   memory for count (n + n % 2) MOST + 1 entries, double or pairs; all its bits are ones before the launch.
+//   a, b   T_A, or pairs; entry (s, i, j) of a is at s a_step + i a_row + j a_col, and (s, i, c) of b is at s b_step +
+//          i b_row + c b_col.
 //   kind   GENERAL, with partial pivoting; else step j takes row j.
 //
 // A block keeps COLUMNS columns of (A, b, random vectors) in registers.  Thread t has the rows t + THREADS r.  Step j
 // subtracts multiples of the pivot row from all other rows, also from those of earlier pivots.  The block with column j
 // chooses the pivot row and writes the multipliers to `room`; all blocks with columns to the right read them.  So
-// the right-hand sides become the solutions, without a back substitution.  Rows are not moved.
+// the right-hand sides become the solutions times the pivots, without a back substitution.  Rows are not moved.
 //
-// A number in `room` is there as soon as its upper bits are not all ones, so there are no flags.  A block takes its
-// columns when it starts, and waits only for blocks with columns to the left, which have started before.  So some block
-// can always go on, also if the device has no room for all of them.
+// A number in `room` is there as soon as the upper half of each part is not all ones, so there are no flags.  A block
+// takes its columns when it starts, and waits only for blocks of the same system with columns to the left, which have
+// started before.  So some block can always go on, also if the device has no room for all of them.
 //
-// Grid: one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides; block THREADS.
+// Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
+// random vectors; block THREADS.
 // Defines T_A, COMPLEX, MOST, THREADS, COLUMNS, RESIDENT (blocks on a multiprocessor).
 // Rounding: FP64, with multiplications by reciprocals of the pivots.
 
@@ -24,20 +27,21 @@
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / WARP, ROWS = MOST / THREADS;
-constexpr unsigned KEY_ROWS = MOST <= 1024 ? 2048 : 4096;
+constexpr unsigned KEY_ROWS = 2048;  // more than MOST, so that `low` of a row that has had no pivot is not zero
 constexpr int AHEAD = 4;  // steps whose multipliers are loaded at the same time
-static_assert(MOST % THREADS == 0 && 2 * MOST <= int(KEY_ROWS) && COLUMNS % 4 == 0 && WARPS % 4 == 0, "shape");
+static_assert(MOST % THREADS == 0 && MOST < int(KEY_ROWS) && COLUMNS % 4 == 0 && WARPS % 4 == 0, "shape");
 
 using Bits = unsigned long long;
 
 // A number that blocks send to each other: the multiplier of a row, or, for the pivot row, the reciprocal of the pivot.
-// The last bit of the first part tells which.
+// The last bit of the first part tells which.  So a multiplier loses its last bit, in all blocks alike.
 struct Sent {
     Bits part[PARTS];
 
     static constexpr Bits OF_PIVOT = 1, BROKEN = 0x7ff8000100000000ull | OF_PIVOT;
 
-    // A number in memory is there if the upper half of each part is not all ones, which is a NaN.
+    // Whether a number that was read from memory has been written: then no part has an upper half of ones only.  Such a
+    // part would be a NaN.
     __device__ __forceinline__ bool is_there() const {
         return unsigned(part[0] >> 32) != ~0u && unsigned(part[PARTS - 1] >> 32) != ~0u;
     }
@@ -54,7 +58,7 @@ struct Sent {
         set_multiplier(inverse);
         part[0] = broken ? BROKEN : part[0] | OF_PIVOT;
     }
-    // Replaces a NaN that would not be there for other blocks.
+    // Replaces a NaN that other blocks would take for a number that is not written yet.
     __device__ __forceinline__ void make_seen() {
         #pragma unroll
         for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;
@@ -109,11 +113,13 @@ struct Step {
     }
 };
 
-// 1 / v to about the last bits; not finite if parts of v or of 1 / v are subnormal.
+// 1 / v to about the last bits.  If v or 1 / v is subnormal, the result may be zero or not finite, and x misses the
+// bound.
 __device__ __forceinline__ Number fast_inverse(Number v) {
     if (!COMPLEX) return inverse_of(v);
     // A power of two brings the larger part near 1, so that no square overflows or underflows.
-    const unsigned size = max(unsigned(__double2hiint(v.re)) & 0x7ff00000u, unsigned(__double2hiint(v.im)) & 0x7ff00000u);
+    const auto exponent = [](double part) { return unsigned(__double2hiint(part)) & 0x7ff00000u; };
+    const unsigned size = max(exponent(v.re), exponent(v.im));
     const double scale = __hiloint2double(int(0x7fe00000u - size), 0), re = v.re * scale, im = v.im * scale;
     const double inverse = fast_reciprocal(fma(re, re, im * im)) * scale;
     return {re * inverse, -im * inverse};
@@ -121,7 +127,7 @@ __device__ __forceinline__ Number fast_inverse(Number v) {
 
 struct Shared {
     Entry rows[2][2][COLUMNS];  // pivot rows; the next step, or the next two, use the other half
-    Entry scale[2];  // the reciprocal of a pivot; or the multiplier of the first of two steps for the second pivot row
+    Entry scale[2];  // in `lead`, the reciprocal of the pivot; in `follow`, `between`
     uint4 keys[WARPS / 4];
     unsigned block;
     int broken;  // the first step whose pivot is not allowed
@@ -131,7 +137,8 @@ struct Shared {
 struct Rows {
     Number at[ROWS][COLUMNS];
     // The key for the search of a pivot is (upper half of the entry & mask) | low.  `low` tells the row; mask and low
-    // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and the key of row j is known.
+    // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and the key of row j is
+    // known.
     unsigned mask[ROWS], low[ROWS];
     // The step whose pivot is in a row, and the reciprocal of the pivot.  Only blocks with right-hand sides need them.
     int step[ROWS];
@@ -144,9 +151,11 @@ struct Rows {
         for (int c = 0; c < LIVE; ++c) save(to[c], at[r][c]);
     }
 
-    // Publishes the pivot row of a step of another block, with a multiplier of the step before.  The multiplier of the
-    // pivot row becomes zero.
-    __device__ __forceinline__ void publish_pivot(Step& of, Entry* to, int j, int& broken, const Step& before, Entry& l) {
+    // Publishes the pivot row of a step of another block.  `l` becomes the multiplier that this row has in the step
+    // before.  The multiplier in its own step becomes zero.
+    __device__ __forceinline__ void publish_pivot(
+        Step& of, Entry* to, int j, int& broken, const Step& before, Entry& l
+    ) {
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
             if (!of.l[r].is_of_pivot()) continue;
@@ -164,7 +173,7 @@ struct Rows {
         if (one.has_pivot()) publish_pivot(one, shared.rows[half][0], j, shared.broken, one, ignored);
         if (two.has_pivot()) publish_pivot(two, shared.rows[half][1], j + 1, shared.broken, one, shared.scale[half]);
         __syncthreads();
-        const Number between = load(shared.scale[half]);
+        const Number between = load(shared.scale[half]);  // the multiplier of the second pivot row in the first step
         #pragma unroll
         for (int c = 0; c < COLUMNS; ++c) {
             const Number u = load(shared.rows[half][0][c]), v = less(load(shared.rows[half][1][c]), between, u);
@@ -225,7 +234,9 @@ struct Rows {
             if (has_pivot) {
                 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
-                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(at[r][0], kind));
+                    const Number v = at[r][0];
+                    // NaN comes from A, or from a pivot whose reciprocal is not finite.
+                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
                 }
             }
             of_step.write(sent, j);
@@ -251,23 +262,23 @@ struct Rows {
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_across(
-    double* y, int* info, Sent* room, const T_A* a, Index a_row, Index a_col, const T_A* b, Index b_row, Index b_col,
-    Index kind, Index unknowns, Index k, Index probes
+    double* y, int* info, Sent* room, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* b, Index b_step,
+    Index b_row, Index b_col, Index kind, Index count, Index unknowns, Index k, Index probes
 ) {
     __shared__ __align__(16) Shared shared;
     const int n = int(unknowns), even = n + n % 2, of_a = (n + COLUMNS - 1) / COLUMNS;
-    Sent* const sent = room;  // [even][MOST], zero in rows beyond n
-    unsigned* const started = reinterpret_cast<unsigned*>(room + Index(even) * MOST);  // number of blocks, minus 1
+    const int of_sides = (int(k + probes) + COLUMNS - 1) / COLUMNS, of_system = of_a + of_sides;
+    // The number of blocks that have started, minus 1.
+    unsigned* const started = reinterpret_cast<unsigned*>(room + count * even * MOST);
     if (threadIdx.x == 0) shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
-    if (threadIdx.x < COLUMNS) {  // the step without a pivot row reads them
-        #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            save(shared.rows[half][1][threadIdx.x], {0.0, 0.0}), save(shared.scale[half], {0.0, 0.0});
-        }
-    }
     __syncthreads();
-    const bool has_sides = shared.block >= of_a;
-    const int first = (int(shared.block) - (has_sides ? of_a : 0)) * COLUMNS;
+    const Index slice = shared.block / of_system;
+    const int block = int(shared.block) % of_system;
+    const bool has_sides = block >= of_a;
+    const int first = (has_sides ? block - of_a : block) * COLUMNS;
+    Sent* const sent = room + slice * even * MOST;  // [even][MOST]; all multipliers of rows beyond n are sent, too
+    const T_A *const of_slice = a + PARTS * slice * a_step, *const sides = b + PARTS * slice * b_step;
+    double* const answers = y + PARTS * slice * (k + probes) * n;
 
     Rows rows;
     #pragma unroll
@@ -279,9 +290,9 @@ tcs_solve_across(
             Number v = {0.0, 0.0};
             if (i < n) {
                 if (!has_sides) {
-                    if (j < n) v = number(a, i * a_row + j * a_col);
+                    if (j < n) v = number(of_slice, i * a_row + j * a_col);
                 } else if (j < k) {
-                    v = number(b, i * b_row + j * b_col);
+                    v = number(sides, i * b_row + j * b_col);
                 } else if (j < k + probes) {
                     v.re = random_probe(i, unsigned(j - k));
                 }
@@ -310,6 +321,10 @@ tcs_solve_across(
                     if (!some.is_there()) some.look_at(sent, min(group + q, last));
                 }
             }
+            if (j + 1 == n && threadIdx.x < COLUMNS) {  // the second step has no pivot row
+                save(shared.rows[j / 2 % 2][1][threadIdx.x], {0.0, 0.0});
+                if (threadIdx.x == 0) save(shared.scale[j / 2 % 2], {0.0, 0.0});
+            }
             rows.follow(one, two, shared, j);
             one.look_at(sent, min(j + AHEAD, last)), two.look_at(sent, min(j + AHEAD + 1, last));
         }
@@ -323,15 +338,15 @@ tcs_solve_across(
             if (j < 0) continue;
             #pragma unroll
             for (int c = 0; c < COLUMNS; ++c) {
-                if (first + c < k + probes) store(y, Index(first + c) * n + j, times(rows.at[r][c], rows.inverse[r]));
+                const Number x = times(rows.at[r][c], rows.inverse[r]);
+                if (first + c < k + probes) store(answers, Index(first + c) * n + j, x);
             }
         }
-        if (first == 0 && threadIdx.x == 0) *info = shared.broken < n ? shared.broken + 1 : 0;
+        if (first == 0 && threadIdx.x == 0) info[slice] = shared.broken < n ? shared.broken + 1 : 0;
         return;
     }
     const int end = min(first + COLUMNS, n), middle = min(first + COLUMNS / 2, n);
     rows.lead<COLUMNS>(sent, shared, kind, first, middle);
-    __syncthreads();
     rows.lead<COLUMNS / 2>(sent, shared, kind, middle, end);
     if (end == n && n % 2) {
         Step none;

@@ -8,7 +8,7 @@
 //   scale     null, or a power of two for each row.
 //
 //   tcs_planes        x = z scale.
-//   tcs_add_product   x = x + sign P, or sign P without `start`, where P is the complex product.
+//   tcs_add_product   x = x + sign P, or, if `start` is 0, x = sign P.  P is the complex product.
 //   tcs_join_planes   z = x / scale; column j of x becomes column order[j] of z.
 //   tcs_join_product  z = P.
 //

@@ -162,11 +162,18 @@ class Stacks(Protocol):
         rows (m, k + probes, n).
         """
 
-    def bytes_for_columns(self, dtype, kind, n, columns):
-        """Return the bytes that solves and products for one system allocate besides factors and results.
+    def bytes_for_columns(self, dtype, kind, shape):
+        """Return the bytes that solves and products allocate besides factors and results.
 
         These bytes are for an elimination without factors, which takes more memory than factors, and for many
-        complex columns: for planes (see `three_products`) and inverses.
+        complex columns of one system: for planes (see `three_products`) and inverses.
+
+        Parameters
+        ----------
+        dtype, kind
+            As in `bytes_at_once`.
+        shape : tuple of int
+            (m, n, columns): the numbers of systems, of unknowns, and of right-hand sides and random vectors.
         """
 
     # ---- verification ----------------------------------------------------------

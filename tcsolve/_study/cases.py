@@ -1,5 +1,6 @@
 """The matrices of a study, as data: what to generate or to read, and which of them to leave out."""
 
+import fnmatch
 import glob
 import hashlib
 import os
@@ -213,7 +214,7 @@ def _number(text):
 def _generated(name, options, filters, _):
     known = {entry.name: entry for entry in matrices.catalog()}
     if name not in known:
-        matches = [k for k in known if glob.fnmatch.fnmatchcase(k, name)]
+        matches = [k for k in known if fnmatch.fnmatchcase(k, name)]
         if not matches:
             raise InputError(f"study: {_unknown(name)}")
         able = [match for match in matches if takes(match, options)] or matches[:1]

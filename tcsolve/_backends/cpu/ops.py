@@ -90,7 +90,7 @@ class NumpyOps:
             return out
 
     def gemm(self, job):
-        cpu_gemm.gemm(job)  # no function that repeats it is returned
+        cpu_gemm.gemm(job)  # the result is None: no function repeats the product
 
     def product(self, a, x, adjoint=False, triangle=None):
         if a.ndim > 2:

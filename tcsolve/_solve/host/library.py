@@ -1,6 +1,7 @@
 """Factors and norms of stacks on the host.
 
-For the LU of a stack, this module takes the place of a device's `vendor`: it has the same functions.
+For the LU of a stack, this module takes the place of a device's `vendor`: it has the functions that are
+needed for it.
 
 LAPACK has no routine for a stack, so it factors one matrix after the other.  Systems of few unknowns are
 then solved together: each step of the substitution treats one unknown of all systems.

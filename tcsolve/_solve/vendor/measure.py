@@ -40,8 +40,9 @@ MEASURED = 4
 MEASURED_AT_ONCE = 192
 # Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64
-# One launch on the whole device measures one system with FEW right-hand sides; of at most FEW_ROWS unknowns,
-# with `vendor.MEASURED_COLUMNS` of them.  For larger systems with so many, products are faster.
+# One launch on the whole device measures one system with up to FEW right-hand sides.  If the system has at
+# most FEW_ROWS unknowns, it may have up to `vendor.MEASURED_COLUMNS` right-hand sides.  For larger systems
+# with more than FEW right-hand sides, products are faster.
 FEW, FEW_ROWS = 4, 1536
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}

@@ -65,6 +65,9 @@ LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 # The second limit is for positive definite matrices.
 LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
+# For these n, on devices with at least FAST flop/s, an elimination solves all systems of a stack at the same
+# time.
+ELIMINATED_TOGETHER = range(LARGEST_TOGETHER + 1, 1025)
 # Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
 # small part of the device.
 FEW, FEW_ROWS = 4, 128
@@ -227,9 +230,16 @@ def _chunk(ops, system):
     (m, n, _), kind = system.b.shape, system.kind
     item = np.result_type(system.a.dtype, np.float64).itemsize
     most = min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
-    if _bytes_at_once(ops, system) is not None:
+    if _bytes_at_once(ops, system) is not None or _is_eliminated(ops, system):
         return most
     return min(most, together(ops, kind, m, n))
+
+
+def _is_eliminated(ops, system):
+    """Tell whether an elimination solves all systems of a stack at the same time."""
+    _, n, k = system.b.shape
+    suits = system.kind not in TRIANGULAR and n in ELIMINATED_TOGETHER and 2 * k <= n
+    return suits and rates_for(ops).gemm_flops >= FAST
 
 
 def together(ops, kind, m, n):
@@ -245,12 +255,11 @@ def _bytes(ops, system, size):
         return m * (n * k * narrow + 1) + _bytes_at_once(ops, system)
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
-    work = 0
-    if size == 1:  # A x or b - A x, and what solves need besides factors
-        columns = k + PROBES
-        work = ops.vendor.bytes_for_columns(system.a.dtype, system.kind, n, columns)
+    count = min(size, m)
+    work = ops.vendor.bytes_for_columns(system.a.dtype, system.kind, (count, n, k + PROBES))
+    if size == 1:  # A x, or b - A x
         work += n * k * wide
-    return min(size, m) * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
+    return count * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
 
 
 def _in_parts(ops, system, size):

@@ -42,7 +42,7 @@ def takes(n, columns):
 
 
 def bytes_in_planes(dtype, kind, n, columns):
-    """Return the bytes of planes and inverses for one system; 0 if nothing is computed in planes."""
+    """Return the bytes of planes (see `three_products`) and inverses for one system; 0 if it needs none."""
     if dtype.kind != "c":
         return 0
     product, k = bytes_of_product(n, columns), min(columns, COLUMNS)

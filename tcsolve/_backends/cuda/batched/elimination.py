@@ -1,4 +1,4 @@
-"""One system by Gauss-Jordan elimination on many multiprocessors (solve_across.cu), without factors."""
+"""Systems by Gauss-Jordan elimination, each on many multiprocessors (solve_across.cu), without factors."""
 
 import functools
 
@@ -15,29 +15,42 @@ __all__ = ["eliminate", "elimination_bytes", "eliminates"]
 KINDS = {"general": 0, "positive definite": 1}
 # For larger positive definite matrices, Cholesky factors are faster.
 LARGEST_DEFINITE = 1024
+# By kind: the matrices of a stack are eliminated if they have more rows than this.  Smaller ones are solved
+# faster if each has a multiprocessor of its own.
+ALONE = {"general": 640, "positive definite": 512}
 
 
-def eliminates(dtype, kind, n, columns):
-    """Tell whether `eliminate` solves one system, `columns` right-hand sides and random vectors, fastest."""
-    if kind not in KINDS or kind != "general" and n > LARGEST_DEFINITE:
+def eliminates(dtype, kind, m, n, columns):
+    """Tell whether `eliminate` is the fastest method for m systems.
+
+    `columns` is the number of right-hand sides and random vectors of a system.
+    """
+    if (
+        kind not in KINDS
+        or kind != "general"
+        and n > LARGEST_DEFINITE
+        or m > 1
+        and n <= ALONE[kind]
+    ):
         return False
     return _shape(n, columns, dtype) is not None
 
 
-def elimination_bytes(dtype, n, columns):
+def elimination_bytes(dtype, m, n, columns):
     """Return the bytes that `eliminate` allocates besides its results."""
-    return _shape(n, columns, dtype).room * np.result_type(dtype, np.float64).itemsize
+    entries = m * _shape(n, columns, dtype).room + 1
+    return entries * np.result_type(dtype, np.float64).itemsize
 
 
 def eliminate(a, kind, b, probes):
-    """Return (info, y): `StackFactors.info`, and y as in `Stacks.factor_and_solve`, for a (1, n, n)."""
-    (_, n, k), wide = b.shape, np.result_type(a.dtype, np.float64)
-    shape, y = _shape(n, k + probes, a.dtype), cupy.empty((1, k + probes, n), wide)
-    info, room = cupy.empty(1, cupy.int32), cupy.empty(shape.room, wide)
+    """Return (info, y): `StackFactors.info`, and y as in `Stacks.factor_and_solve`."""
+    (m, n, k), wide = b.shape, np.result_type(a.dtype, np.float64)
+    shape, y = _shape(n, k + probes, a.dtype), cupy.empty((m, k + probes, n), wide)
+    info, room = cupy.empty(m, cupy.int32), cupy.empty(m * shape.room + 1, wide)
     room.data.memset_async(0xFF, room.nbytes)
-    args = (y, info, room, *steps(a[0]), *steps(b[0]), KINDS[kind], n, k, probes)
+    args = (y, info, room, *steps(a), *steps(b), KINDS[kind], m, n, k, probes)
     entry, defines = ("solve_across", "tcs_solve_across"), macros(a) | shape.defines
-    launch(entry, (shape.blocks, 1), (shape.threads, 1), args, defines)
+    launch(entry, (m * shape.blocks, 1), (shape.threads, 1), args, defines)
     return info, y
 
 

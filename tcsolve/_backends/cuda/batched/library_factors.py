@@ -53,12 +53,13 @@ def most_at_once(kind, n):
     return MOST_LU if by_lu else MOST_TRIANGLES
 
 
-def bytes_for_columns(dtype, kind, n, columns):
+def bytes_for_columns(dtype, kind, shape):
     """As `Stacks.bytes_for_columns`."""
-    if eliminates(dtype, kind, n, columns):
-        factors = n * n * np.result_type(dtype, np.float64).itemsize
-        return elimination_bytes(dtype, n, columns) - factors
-    return complex_columns.bytes_in_planes(dtype, kind, n, columns)
+    m, n, columns = shape
+    if eliminates(dtype, kind, m, n, columns):
+        factors = m * n * n * np.result_type(dtype, np.float64).itemsize
+        return elimination_bytes(dtype, m, n, columns) - factors
+    return complex_columns.bytes_in_planes(dtype, kind, n, columns) if m == 1 else 0
 
 
 def factor(a, kind, columns, careful=False):
@@ -90,7 +91,7 @@ def _packs(a, columns):
 def factor_and_solve(a, kind, b, probes):
     """As `Stacks.factor_and_solve`."""
     n, columns = a.shape[1], b.shape[2] + probes
-    if len(a) == 1 and eliminates(a.dtype, kind, n, columns):
+    if eliminates(a.dtype, kind, len(a), n, columns):
         info, y = eliminate(a, kind, b, probes)
         return Eliminated(a, kind, columns, info), y
     is_one = kind.endswith("triangular") and a.dtype.char == b.dtype.char == "d"
@@ -101,7 +102,7 @@ def factor_and_solve(a, kind, b, probes):
 
 
 class Eliminated:
-    """A matrix (1, n, n) that was eliminated without keeping factors; the first solve factors it."""
+    """Matrices (m, n, n) that were eliminated without keeping factors; the first solve factors them."""
 
     def __init__(self, a, kind, columns, info):
         self._args, self.info = (a, kind, columns), info
@@ -125,7 +126,11 @@ class Eliminated:
         return self._factors.nbytes
 
     def taken(self, which):
-        return self
+        a, kind, columns = self._args
+        if len(a) == 1:
+            return self
+        which = cupy.asarray(which)
+        return Eliminated(a[which], kind, columns, self.info[which])
 
 
 class LU:

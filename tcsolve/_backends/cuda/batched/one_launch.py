@@ -40,10 +40,11 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 # matrices; it is lowest for a single real triangle in FP64, for which there are other kernels.
 MOST_ALONE = {"general": 96, "positive definite": 64}
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
-MOST_TOGETHER = {"general": 1024, "positive definite": 512}
+MOST_TOGETHER = {"general": 640, "positive definite": 512}
 MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
-# The same for one system where the rate in FP64 is low.
+# The same where the rate in FP64 is low.
 MOST_ALONE_SLOWLY = {"general": 128, "positive definite": 64}
+MOST_TOGETHER_SLOWLY = {"general": 1024, "positive definite": 512}
 
 
 def bytes_at_once(alone, shape, dtype, kind, band):
@@ -52,7 +53,7 @@ def bytes_at_once(alone, shape, dtype, kind, band):
     if kind not in KINDS:
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
-        most = _most_alone(dtype)[kind] if alone else MOST_TOGETHER[kind]
+        most = _most_of(alone, dtype)[kind]
     if k == 0 or n > most or (taken := _shape(shape, dtype, band, alone)) is None:
         return None
     wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
@@ -64,10 +65,13 @@ def _is_told(m, n):
     return m > 1 and n >= TOLD_FROM
 
 
-def _most_alone(dtype):
+def _most_of(alone, dtype):
+    """Return the largest n that one launch solves, by kind."""
     number = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
     if number not in FAST_FP64:
-        return MOST_ALONE_SLOWLY
+        return MOST_ALONE_SLOWLY if alone else MOST_TOGETHER_SLOWLY
+    if not alone:
+        return MOST_TOGETHER
     return MOST_ALONE_COMPLEX if dtype.kind == "c" else MOST_ALONE
 
 

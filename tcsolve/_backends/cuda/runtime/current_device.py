@@ -21,8 +21,8 @@ def guarded(function, again=True):
     """Return the function so that it raises a DeviceMemoryError when memory runs out.
 
     First the memory that is cached for later solves is freed.  If there was any, and `again` is True, the
-    function is called a second time.  The error says that the caller's arrays are unchanged, so the function
-    must not write to them before memory runs out.
+    function is called a second time.  The error says that the caller's operands are unchanged, so the
+    function must allocate all its memory before it writes to them.
     """
     return out_of_memory.guarded(function, recorded_graphs.clear, again)
 

@@ -76,7 +76,7 @@ class _Failed:
         text = self._text
         if not self._is_ours:
             text = (
-                f"the device ran out of memory ({text}); your arrays are unchanged: free "
+                f"the device ran out of memory ({text}); your operands are unchanged: free "
                 "memory (cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
             )
         error = DeviceMemoryError(text)

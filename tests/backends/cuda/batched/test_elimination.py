@@ -20,7 +20,7 @@ KINDS = "general", "positive definite"
 def elimination(cupy):
     from tcsolve._backends.cuda.batched import elimination as of_device
 
-    if not of_device.eliminates(np.dtype("d"), "general", 100, 1):
+    if not of_device.eliminates(np.dtype("d"), "general", 1, 100, 1):
         skip_on_other_chips("the device has a low rate in FP64")
     return of_device
 
@@ -124,6 +124,45 @@ def test_nan_and_inf_end_without_an_answer(cupy, elimination, payload, dtype):
     spoilt.view(np.float64)[0, 77] = bad
     _, y = solved(cupy, elimination, a, "general", spoilt)
     assert not np.isfinite(y[0, 0]).all() and np.isfinite(y[0, 1:]).all()
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("m, n", [(40, 20), (7, 129), (9, 300), (5, 641), (12, 1024)])
+def test_a_system_of_a_stack_has_the_bits_that_it_has_alone(cupy, elimination, m, n, kind, dtype):
+    a, b = matrices(kind, dtype, m, n), right_hand_sides(dtype, m, n, 2)
+    a[1] = 0
+    a[3, n // 2, 5] = np.nan
+    there = cupy.asarray(a), kind, cupy.asarray(b), 2
+
+    info, y = (v.get() for v in elimination.eliminate(*there))
+
+    assert info[1] == 1 and not np.delete(info, [1, 3]).any()
+    for s in (0, 2, m - 1):
+        _, alone = solved(cupy, elimination, a[s : s + 1], kind, b[s : s + 1])
+        assert alone[0].tobytes() == y[s].tobytes()
+        require_backward_stable(a[s], y[s, :2], b[s])
+
+
+@pytest.mark.parametrize("dtype", "dF")
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+@pytest.mark.parametrize("m, n, k", [(2, 700, 1), (6, 641, 3), (11, 1000, 1)])
+def test_a_stack_is_eliminated_and_verified(cupy, elimination, m, n, k, assume_a, dtype):
+    a = matrices(KINDS[assume_a == "pos"], dtype, m, n)
+    a[1, 1] = a[1, :, 1] = 0
+    a, b = cupy.asarray(a), cupy.asarray(right_hand_sides(dtype, m, n, k))
+
+    found = tcsolve.solve_ex(a, b, assume_a=assume_a)
+
+    bad = Status.SINGULAR if assume_a == "gen" else Status.NOT_POSITIVE_DEFINITE
+    assert found.statuses[1] is bad and found.bytes_planned >= m * n * n * 8
+    for s in (0, m - 1):
+        assert found.statuses[s] is Status.CONVERGED
+        assert (found.backward_error[s] <= found.bound).all()
+        alone = tcsolve.solve_ex(a[s : s + 1], b[s : s + 1], assume_a=assume_a)
+        assert alone.x.tobytes() == found.x[s : s + 1].tobytes()
+    with pytest.raises(np.linalg.LinAlgError, match="1"):
+        tcsolve.solve(a, b, assume_a=assume_a)
 
 
 def test_many_eliminations_at_the_same_time_end(cupy, elimination):
