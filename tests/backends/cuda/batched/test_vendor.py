@@ -217,11 +217,12 @@ def test_real_systems_with_more_right_hand_sides_are_solved_at_once(
 
 def check_at_once(cupy, vendor, sizes, dtype, how):
     m, n, k = sizes
-    if vendor.bytes_at_once(False, sizes, np.dtype(dtype), "general", None) is None:
+    arch, chip = f"sm_{cupy.cuda.Device().compute_capability}", {"multiprocessors": 1}
+    shape = solve_shape(m, n, k, np.dtype(dtype), False, arch=arch, **chip)
+    if shape is None:
         assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
-    arch, chip = f"sm_{cupy.cuda.Device().compute_capability}", {"multiprocessors": 1}
-    probes = solve_shape(m, n, k, np.dtype(dtype), False, arch=arch, **chip).probes
+    probes = shape.probes
     lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
@@ -522,13 +523,13 @@ def test_the_rung_depends_on_unknowns_dtype_and_columns(cupy):
     def rungs(a, b, **options):
         return tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), **options).rungs
 
-    for n, dtype, wanted in ((300, "d", "fp64"), (1500, "d", "fp16x3"), (1500, "D", "fp64")):
+    for n, dtype, wanted in ((300, "d", "fp64"), (1600, "d", "fp16x3"), (1600, "D", "fp64")):
         assert rungs(matrices(None, dtype, n), right_hand_sides(dtype, n)) == (wanted,)
-    assert rungs(matrices(None, "d", 1500), right_hand_sides("d", 1500, 1500)) == ("fp64",)
+    assert rungs(matrices(None, "d", 1600), right_hand_sides("d", 1600, 1600)) == ("fp64",)
     stack = tcsolve.solve_ex(
-        cupy.asarray(matrices(None, "d", 3, 1100)), cupy.asarray(right_hand_sides("d", 1100))
+        cupy.asarray(matrices(None, "d", 3, 1600)), cupy.asarray(right_hand_sides("d", 1600))
     )
-    assert stack.rungs == ("fp16x3",) == (stack.precision,) and stack.x.shape == (3, 1100)
+    assert stack.rungs == ("fp16x3",) == (stack.precision,) and stack.x.shape == (3, 1600)
 
 
 def test_an_extreme_small_system_is_solved_and_a_singular_one_raises(cupy):
