@@ -8,7 +8,10 @@ POWER_STEPS = 30
 
 
 def make(xp, name, n):
-    """Return (A, its condition number or None, what that is); `poisson` rounds n to a square."""
+    """Return (A, its condition number or None, a description of this number).
+
+    `poisson` rounds n to a square.
+    """
     rng = xp.random.default_rng(7)
     return PROBLEMS[name](xp, n, rng)
 

@@ -55,6 +55,8 @@ SYSTEMS = (
     (3, 128, 1),
     (1, 300, 2),
     (3, 200, 2),
+    (1, 131, 16),
+    (2, 650, 1),
 )
 LARGE_SYSTEM = (1, 1100, 1)
 KINDS_OF_SYSTEMS = ("gen", "pos", "lower triangular", "upper triangular", None)

@@ -61,7 +61,7 @@ class Solver(NamedTuple):
 
 
 def problems_of(words, names, folder):
-    """Yield (name, make); make(xp) returns (A, condition number or None, what it is)."""
+    """Yield (name, make); make(xp) returns (A, condition number or None, a description of this number)."""
     for word in words:
         kind, _, n = word.partition(":")
         if kind not in PROBLEMS or not n.isdigit():

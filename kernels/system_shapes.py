@@ -86,7 +86,7 @@ class SolveShape(NamedTuple):
 class AcrossShape(NamedTuple):
     """A launch of solve_across.cu: macros, blocks of a system, threads of a block.
 
-    `room` is the memory of a system, in entries; one entry more is needed for all of them.
+    `room` is the memory of a system, in entries.  All systems together need one entry more.
     """
 
     defines: dict

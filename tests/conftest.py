@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-# Processes that test at the same time share the cores, and threads of BLAS that wait for a core spin.
+# Processes that test at the same time share the cores.  Threads of BLAS waste time if they wait for a core.
 # OpenBLAS reads the variable when NumPy is imported.
 if count := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // count)))

@@ -12,8 +12,8 @@ from tcsolve._study.looks import MOST_CURVES, NAMES, Group, chosen, groups_of, s
 
 __all__ = ["DRAWINGS", "performance_profile"]
 
-# Most matrices in a picture of histories: MOST_MATRICES with one group of plans, MOST_ROWS with several,
-# where each matrix has its own rows of panels.
+# Largest number of matrices in a picture of histories: MOST_MATRICES with one group of plans, MOST_ROWS with
+# several, where each matrix has its own rows of panels.
 MOST_MATRICES, MOST_ROWS = 9, 5
 # In a picture of points for more than MANY_POINTS matrices, a panel has at most FEW_PLANS plans.
 MANY_POINTS, FEW_PLANS = 30, 4

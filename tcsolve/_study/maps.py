@@ -16,7 +16,7 @@ LETTERS = {
     **{"STALLED": "s", "NOT_CONVERGED": "n", "SINGULAR": "0", "RAISED": "r", "CRASHED": "c"},
     **{"NONFINITE_INPUT": "f", "OVERFLOW": "o", "UNDERFLOW": "u"},
 }
-# Most matrices on a page.
+# Largest number of matrices on a page.
 MOST_MATRICES = 85
 # (largest number of plans, width of a cell in inches), and (largest number of matrices, height of a cell in
 # inches, size of the letters).

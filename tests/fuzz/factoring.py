@@ -103,7 +103,8 @@ def _call_solve(rng, place, f, a):
     if not b.size:
         return found
     again = f.solve_ex(given)
-    # A solve that replaces the factors has refined with both.  The next two have the same factors.
+    # A solve that replaces the factors refines with the old and the new ones.  The next two solves have only
+    # the new ones.
     first, second = (solution, again) if f.precision == rung else (again, f.solve_ex(given))
     if f.precision == first.precision and not same_bits(place, first.x, second.x):
         found.append(f"the same b gives different bits, {solution.status.name}")

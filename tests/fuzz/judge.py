@@ -111,7 +111,7 @@ def judge_solution(system, solution, x, theirs):
         )
         if len(reported) != m * k or solution.status not in MEETS:
             return found
-        statuses = np.full(m, solution.status)  # at least as bad as each
+        statuses = np.full(m, solution.status)  # no matrix has a worse status
     for s in range(m):
         of_slice = reported[s * k : (s + 1) * k]
         found += error_complaints(system.a[s], x[s], system.b[s], of_slice, statuses[s], bound)

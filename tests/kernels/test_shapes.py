@@ -386,7 +386,7 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     "dtype, narrow, wide", [("d", 31, 63), ("f", 30, 62), ("D", 15, 31), ("F", 14, 30)]
 )
 def test_more_right_hand_sides_take_wider_block_columns(dtype, narrow, wide):
-    """Up to `narrow` right-hand sides have the shape for 8; up to `wide`, block columns are twice as wide."""
+    """Up to `narrow` columns of b, the shape is that for 8; up to `wide`, block columns are twice as wide."""
     for n in (2, 64, 65, 128, 129, 256, 257):
         shapes = [
             solve_shape(50, n, k, np.dtype(dtype), False, arch="sm_90a", multiprocessors=132)

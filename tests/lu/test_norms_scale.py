@@ -301,7 +301,8 @@ def test_what_was_held_against_a_before_is_not_held_again(smallest, sweeps, dtyp
 
     assert held.shape == (8 + sweeps - 1,) and condition[:2] == whole[:2]
     assert condition.doubt(0.1) == pytest.approx(whole.doubt(0.1), rel=1e-6)
-    assert ops.products == 1  # `hold` has the largest column, and the probes need no refinement
+    # The product is that of `hold`: it includes the largest column, and the probes need no refinement.
+    assert ops.products == 1
 
 
 @pytest.mark.parametrize("dtype", [float, complex])

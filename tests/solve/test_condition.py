@@ -21,7 +21,7 @@ EVERY = ("auto", *UPDATES)
 
 @pytest.fixture
 def calls_of(xp, monkeypatch):
-    """A function (name, note) -> list, to which each call of that primitive for `xp` adds note(*args)."""
+    """A function (name, note) that returns a list, to which later calls of that primitive add note(*args)."""
     ops = ops_for(xp.ones(1))
     factors, _ = ops.lu.getrf(xp.eye(2), np.dtype(float))
     classes = type(ops), type(ops.lu), type(factors)

@@ -370,7 +370,7 @@ def test_a_hostile_matrix_of_a_stack_in_low_precision_has_its_own_status(xp, pre
 
 
 @pytest.mark.parametrize("precision", ["auto", "fp16"])
-@pytest.mark.parametrize("n", [5, 30, 150])  # those of 150 are made in parts
+@pytest.mark.parametrize("n", [5, 30, 150])  # for n = 150, the factors are made in parts
 def test_factors_on_the_host_are_copied_and_pickled(n, precision):
     a, b = matrices(None, "d", 3, n), right_hand_sides("d", 3, n, 2)
     f = tcsolve.factor(a, precision=precision)

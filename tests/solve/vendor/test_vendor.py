@@ -617,7 +617,7 @@ def test_large_matrices_of_a_stack_are_as_accurate_as_single_ones(road):
 @pytest.mark.parametrize("count, n", [(4097, 3), (10001, 3), (4097, 16)])
 @pytest.mark.parametrize("estimate", [False, True])
 def test_long_stacks_come_back_in_order(road, count, n, estimate):
-    """From n = 16 on, the launch has stored the numbers of the singular system."""
+    """From n = 16 on, the launch stores what it measures; a smaller singular system is solved again."""
     a, b = matrices(None, "d", count, n), right_hand_sides("d", count, n, 1)
     a[4000] = 0
     solution = road.solve_ex(a, b)

@@ -102,7 +102,7 @@ class _Count:
     """The number of doubtful systems that one thread has met on a device; it only grows."""
 
     def __init__(self):
-        # Outside of any pool, because the number stays.
+        # Allocate outside of any pool, because this memory is kept for later calls.
         memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4), 0)
         self.doubts, self._before = cupy.ndarray(1, cupy.int32, memory), 0
         self.doubts.fill(0)

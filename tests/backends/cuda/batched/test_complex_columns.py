@@ -104,7 +104,7 @@ def test_factors_that_inverses_do_not_serve_are_told(cupy, columns):
 
 
 def many_columns(cupy, columns, spread):
-    """Return a of the smallest size that is solved by products, and b.
+    """Return the smallest system (a, b) that is solved by products.
 
     The first two columns of a differ by about `spread`.
     """

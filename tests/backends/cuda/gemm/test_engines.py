@@ -582,7 +582,10 @@ def test_a_small_u_is_scaled_on_the_way_with_the_same_bits(m, k, r, top, shift, 
 @pytest.mark.parametrize("update", ["fp16", "bf16", "fp16x3"])
 @pytest.mark.parametrize("m, k, r", [(128, 64, 40), (700, 128, 300), (3000, 512, 2900)])
 def test_two_launches_that_share_an_update_give_its_bits(m, k, r, update, hopper, turn_words):
-    """One launch has few blocks and one many; or the first must leave some or all multiprocessors free."""
+    """The two launches have different numbers of blocks.
+
+    In the last two cases, the first launch must leave some, or all, multiprocessors free.
+    """
     from tcsolve._backends.cuda.gemm.wgmma import Operand
 
     rng = np.random.default_rng([m, k, r])

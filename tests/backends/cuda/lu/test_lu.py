@@ -39,7 +39,8 @@ def pass_gate(cupy):
 def test_the_gate_is_open_once_the_flag_is_set(cupy, pass_gate):
     started = cupy.arange(1, 18, dtype=cupy.uint32)
     assert pass_gate(started, 5) < 1
-    assert started.tolist() == [0] * 9 + list(range(2, 10))  # moved, for the update to read
+    # Words 1 to 8 move to 9 to 16, where the update reads them.
+    assert started.tolist() == [0] * 9 + list(range(2, 10))
 
 
 def test_the_gate_takes_more_multiprocessors_the_lowest_first(cupy, pass_gate):
