@@ -17,8 +17,10 @@ __all__ = ["SUFFIXES", "read"]
 SUFFIXES = (".rb", ".rua", ".rsa", ".cua", ".hb")
 # No line may have more characters.  The formats have 80, and some programs write longer lines.
 MOST_CHARACTERS = 4096
-# For the second letter of the type: the function that returns the mirror images of the stored entries.
+# For the second letter of the type: the function that returns the mirror images of the stored entries, and what
+# such a matrix is called.
 MIRRORS = {"s": lambda v: v, "h": np.conj, "z": np.negative}
+NAMES = {"s": "symmetric", "h": "Hermitian", "z": "skew-symmetric"}
 
 
 def read(path, *, limit_bytes, pattern=True):
@@ -126,7 +128,7 @@ def _dense(shape, pointers, indices, values, symmetry):
     np.add.at(a, (indices, columns), values)
     if symmetry in MIRRORS:
         if shape[0] != shape[1]:
-            raise ValueError(f"it is symmetric, and {shape[0]} by {shape[1]}")
+            raise ValueError(f"it is {NAMES[symmetry]}, and {shape[0]} by {shape[1]}")
         off = indices != columns
         np.add.at(a, (columns[off], indices[off]), MIRRORS[symmetry](values[off]))
     return a
