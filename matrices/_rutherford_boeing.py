@@ -17,8 +17,8 @@ __all__ = ["SUFFIXES", "read"]
 SUFFIXES = (".rb", ".rua", ".rsa", ".cua", ".hb")
 # No line may have more characters.  The formats have 80, and some programs write longer lines.
 MOST_CHARACTERS = 4096
-# For the second letter of the type: the function that returns the mirror images of the stored entries, and what
-# such a matrix is called.
+# For the second letter of the type: the function that returns the mirror images of the stored entries, and
+# what such a matrix is called.
 MIRRORS = {"s": lambda v: v, "h": np.conj, "z": np.negative}
 NAMES = {"s": "symmetric", "h": "Hermitian", "z": "skew-symmetric"}
 
