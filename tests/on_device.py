@@ -83,3 +83,14 @@ def allocations_needed(cupy, prepare, check, expected, once):
         check()
         if not allocator.failures:
             return k
+
+
+def strided(cupy, x, how):
+    """Return x on the device: as it is, transposed in memory, or with gaps."""
+    if how == "turned":
+        return cupy.swapaxes(cupy.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))), 1, 2)
+    if how == "gaps":
+        room = cupy.zeros((2 * x.shape[0], x.shape[1], 2 * x.shape[2]), x.dtype)
+        room[::2, :, 1::2] = cupy.asarray(x)
+        return room[::2, :, 1::2]
+    return cupy.asarray(x)

@@ -5,14 +5,13 @@ import functools
 import cupy
 import numpy as np
 
+from tcsolve._backends.cuda.batched.one_launch import KINDS
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
 from tcsolve.kernels.system_shapes import across_shape
 
 __all__ = ["eliminate", "elimination_bytes", "eliminates"]
 
-# By kind: the number of solve_across.cu.
-KINDS = {"general": 0, "positive definite": 1}
 # For larger positive definite matrices, Cholesky factors are faster.
 LARGEST_DEFINITE = 1024
 # By kind: the matrices of a stack are eliminated if they have more rows than this.  Smaller ones are solved

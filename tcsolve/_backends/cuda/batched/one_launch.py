@@ -13,6 +13,7 @@ from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_blocks
 from tcsolve.kernels.system_shapes import FAST_FP64, solve_shape
 
 __all__ = [
+    "KINDS",
     "bytes_at_once",
     "measure_one",
     "solve_and_judge",

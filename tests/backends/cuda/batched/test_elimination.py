@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from on_device import strided
 from structures import matrices, right_hand_sides
 from switches import skip_on_other_chips
 from vendor_on_host import HostVendor
@@ -23,17 +24,6 @@ def elimination(cupy):
     if not of_device.eliminates(np.dtype("d"), "general", 1, 100, 1):
         skip_on_other_chips("the device has a low rate in FP64")
     return of_device
-
-
-def strided(cupy, x, how):
-    """Return x on the device: as it is, transposed in memory, or with gaps."""
-    if how == "turned":
-        return cupy.swapaxes(cupy.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))), 1, 2)
-    if how == "gaps":
-        room = cupy.zeros((x.shape[0], x.shape[1], 2 * x.shape[2]), x.dtype)
-        room[:, :, 1::2] = cupy.asarray(x)
-        return room[:, :, 1::2]
-    return cupy.asarray(x)
 
 
 def solved(cupy, elimination, a, kind, b, probes=2):

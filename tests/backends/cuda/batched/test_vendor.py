@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 from bounds import MET, host, ratio
+from on_device import strided
 from structures import KINDS, as_read, matrices, right_hand_sides
 from switches import skip_on_other_chips
 from tcsolve.kernels.system_shapes import solve_shape
@@ -25,17 +26,6 @@ def vendor(cupy):
     from tcsolve._backends.cuda.batched import vendor as of_device
 
     return of_device
-
-
-def strided(cupy, x, how):
-    """Return x on the device: as it is, transposed in memory, or with gaps."""
-    if how == "turned":
-        return cupy.swapaxes(cupy.asarray(np.ascontiguousarray(np.swapaxes(x, 1, 2))), 1, 2)
-    if how == "gaps":
-        room = cupy.zeros((2 * x.shape[0], x.shape[1], 2 * x.shape[2]), x.dtype)
-        room[::2, :, 1::2] = cupy.asarray(x)
-        return room[::2, :, 1::2]
-    return cupy.asarray(x)
 
 
 # ---- kernels -----------------------------------------------------------------------------------
