@@ -6,10 +6,12 @@ import numpy as np
 import scipy.linalg
 
 from tcsolve._arrays import as_host, is_cupy
+from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks, xp_of
 from tcsolve._family.systems import BandSystem
-from tcsolve._family.verification import settled
+from tcsolve._family.verification import is_verified, settled
+from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["solve_banded", "solveh_banded"]
 
@@ -71,7 +73,10 @@ def _solve_general(lower, upper, ab, b, **how):
     def system(ab):
         return BandSystem.of(int(lower), int(upper), ab)
 
-    return _solve_one(solve, system, ab, b, "solve_banded", **how)
+    def product(ab, x):
+        return blas_of("gbmv", x.dtype)(len(x), len(x), int(lower), int(upper), 1.0, ab, x)
+
+    return _solve_one(solve, (system, product), ab, b, "solve_banded", **how)
 
 
 @guards_memory
@@ -124,7 +129,12 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
 def _solve_definite(lower, ab, b, **how):
     solve = functools.partial(_solveh_banded, lower=lower)
     system = functools.partial(_definite_system, lower)
-    return _solve_one(solve, system, ab, b, "solveh_banded", **how)
+
+    def product(ab, x):
+        name = "hbmv" if x.dtype.kind == "c" else "sbmv"
+        return blas_of(name, x.dtype)(len(ab) - 1, 1.0, ab, x, lower=lower)
+
+    return _solve_one(solve, (system, product), ab, b, "solveh_banded", **how)
 
 
 def _solved(solve, arrays, how, name):
@@ -138,7 +148,9 @@ def _solved(solve, arrays, how, name):
     return found if xp is np else xp.asarray(found)
 
 
-def _solve_one(solve, system, ab, b, name, *, overwrite_ab, overwrite_b, check_finite):
+def _solve_one(solve, measures, ab, b, name, *, overwrite_ab, overwrite_b, check_finite):
+    """Return x, verified by `measures`: functions for the `BandSystem`, and for A x with one vector."""
+    system, product = measures
     kept_ab = np.array(ab) if overwrite_ab else ab
     kept_b = np.array(b) if overwrite_b else b
     how = {"overwrite_ab": overwrite_ab, "overwrite_b": overwrite_b}
@@ -146,6 +158,11 @@ def _solve_one(solve, system, ab, b, name, *, overwrite_ab, overwrite_b, check_f
     if not x.size:
         return x
     kept_ab, kept_b = np.asarray(kept_ab), np.asarray(kept_b)
+    alike = kept_ab.dtype == x.dtype == kept_b.dtype and x.dtype.char in "dD"
+    if alike and x.ndim == 1 and SMALL < len(x) >= len(kept_ab):
+        with np.errstate(all="ignore"):
+            if is_verified(x, kept_b, product(kept_ab, x)):
+                return x
 
     def correct(r):
         return solve(kept_ab, r, check_finite=False)

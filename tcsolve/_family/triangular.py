@@ -14,7 +14,7 @@ from tcsolve._errors import InputError, SingularError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, transposed
-from tcsolve._family.verification import device_operands, settled
+from tcsolve._family.verification import device_operands, is_verified, settled
 from tcsolve._refine import stopping
 from tcsolve._solve.vendor.solve import solve_by_vendor
 from tcsolve._solve.verify.backward_error import SAFE
@@ -147,17 +147,26 @@ def _meets_bound(a, x, b, trans, lower, unit_diagonal):
     t, lower, across = (a.T, not lower, trans == 0) if turned else (a, lower, trans != 0)
     how = {"lower": lower, "diag": unit_diagonal, "trans_a": trans if not turned else int(across)}
     with np.errstate(all="ignore"):
+        columns, rhs = x.reshape(n, -1), b.reshape(n, -1)
+        ax = _product(t, columns, **how)
+        if is_verified(columns, rhs, ax):
+            return True
         norm = lapack_of("lantr", t.dtype)(
             "1" if across else "I",
             t,
             uplo="L" if lower else "U",
             diag="U" if unit_diagonal else "N",
         )
-        columns, rhs = x.reshape(n, -1), b.reshape(n, -1)
-        rest = np.abs(rhs - blas_of("trmm", t.dtype)(1.0, t, columns, **how)).max(axis=0)
-        size = np.abs(columns).max(axis=0)
+        rest, size = np.abs(rhs - ax).max(axis=0), np.abs(columns).max(axis=0)
         safe = 1 / SAFE < norm < SAFE and ((1 / SAFE < size) & (size < SAFE)).all()
         return bool(safe and (rest <= stopping.target(x.dtype, n) * norm * size).all())
+
+
+def _product(t, x, *, trans_a, **how):
+    """Return op(T) x for a triangle T in column-major order."""
+    if x.shape[1] == 1:
+        return blas_of("trmv", t.dtype)(t, x[:, 0], trans=trans_a, **how)[:, None]
+    return blas_of("trmm", t.dtype)(1.0, t, x, trans_a=trans_a, **how)
 
 
 def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_finite=True):

@@ -8,11 +8,14 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import require_finite, result_dtype
 from tcsolve._errors import AccuracyWarning, warn
 from tcsolve._refine import stopping
+from tcsolve._solve.verify.backward_error import SAFE
 
-__all__ = ["device_operands", "settled", "solved", "warn_missed"]
+__all__ = ["device_operands", "is_verified", "settled", "solved", "warn_missed"]
 
 # Corrections continue while each halves the error of some column, as in LAPACK's xGERFS; at most MOST.
 CONTRACTION, MOST = 0.5, 10
+# Part of a computed ||A x|| that ||A|| ||x|| has for certain.
+CERTAIN = 0.9
 
 
 def device_operands(a, b, checked):
@@ -33,6 +36,22 @@ def solved(solve, system, b, name, *, overwrite_b, check_finite):
     given = system()
     correct = functools.partial(solve, check_finite=False)
     return settled(given, x, given.ops.xp.asarray(kept), correct, name)
+
+
+def is_verified(x, b, ax):
+    """Tell whether x meets the bound, from A x and without the norm of A; False if this cannot be told.
+
+    ``||A x||`` is at most ``||A|| ||x||``, so the backward error is at most ``||b - A x|| / ||A x||``.
+
+    Parameters
+    ----------
+    x, b, ax : ndarray, shape (n,) or (n, k)
+        In FP64.
+    """
+    rest, size, image = (np.abs(v).max(axis=0) for v in (b - ax, x, ax))
+    met = rest <= CERTAIN * stopping.target(x.dtype, len(x)) * image
+    safe = (1 / SAFE < size) & (size < SAFE) & (1 / SAFE < image) & (image < SAFE)
+    return bool((met & safe).all())
 
 
 def settled(system, x, b, correct, name):
