@@ -1,5 +1,6 @@
 """The calls of `cpu.py --ratios`: what each case runs, its peers, and the largest ratio that is wanted."""
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
@@ -117,6 +118,16 @@ def _structured():
         band = np.triu(np.tril(triangle + triangle.T, 3), -3)
         for name, matrix in (("upper triangular", triangle), ("banded", band)):
             ours, peers = _calls(matrix, matrix @ np.ones(n), assume_a=name)
+            yield Case("structures", name, n, ours, peers, 1.2)
+        b, diagonals = np.random.default_rng(8).standard_normal(n), np.zeros((7, n))
+        for d in range(-3, 4):
+            diagonals[3 - d, max(d, 0) : n + min(d, 0)] = np.diagonal(band, d)
+        for name, given in (
+            ("solve_triangular", (triangle,)),
+            ("solve_banded", ((3, 3), diagonals)),
+        ):
+            ours = functools.partial(getattr(tcsolve, name), *given, b)
+            peers = {"scipy": functools.partial(getattr(scipy.linalg, name), *given, b)}
             yield Case("structures", name, n, ours, peers, 1.2)
     for n, wanted in ((1000, 1.0), (2000, 1 / 1.4)):
         a, b = _definite(n)

@@ -93,7 +93,8 @@ def in_hindsight(n, repeats, most=40):
     own, low, high = np.median([[found for found, _ in run] for run in runs], axis=0)
     ratio = float((own / np.minimum(low, high)).max())
     after = runs[0][0][1]
-    case = f"largest ratio for 1 to {most} solves; FP64 factors after {after}"
+    told = f"FP64 factors after {after} solves" if after else "no FP64 factors"
+    case = f"largest ratio for 1 to {most} solves; {told}"
     row = {"group": "factor and solve", "case": case, "n": n, "ratio": ratio, "wanted": 2.0}
     return row | {"peer": "the better precision", "replaced_after": after, "met": ratio <= 2.0}
 

@@ -3,7 +3,13 @@
 import functools
 from typing import NamedTuple
 
-from tcsolve.kernels.arch import CLUSTER_ARCH, HOPPER, PORTABLE_CLUSTER, arch_number
+from tcsolve.kernels.arch import (
+    CLUSTER_ARCH,
+    HOPPER,
+    PORTABLE_CLUSTER,
+    arch_number,
+    has_large_memory,
+)
 
 # Number of rows of a tile of gemm_wgmma.cu, and the part of k that it takes at a time.
 WGMMA_ROWS, WGMMA_DEPTH = 128, 64
@@ -80,9 +86,9 @@ SMALL, SQUARE, WIDE = range(3)
 # A block with a wide tile takes a whole multiprocessor, which does not multiply while the block stores.  So
 # wide tiles save time only for a large k: they gain 5 % at n = 16384, and lose 8 % at k = 1024.
 WIDE_DEPTH = 4096
-# Relative times of a multiprocessor: ALONE for one square tile, SIDE_BY_SIDE for two at the same time,
-# EACH_SMALL for each small tile, and once more for their start.  Measured for n = 512 to 4096 on an H200
-# only.
+# Relative times of a multiprocessor: ALONE for one square tile, SIDE_BY_SIDE for two at the same time, and
+# EACH_SMALL for each small tile.  The start of the small tiles takes EACH_SMALL, too.  Measured for n = 512
+# to 4096 on an H200 only.
 ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 
@@ -92,7 +98,7 @@ def wmma_can_be_wide(t_in, arch):
     They take 144 KB of shared memory, 192 KB from compute capability 9 on, and 255 registers.
     """
     number = arch_number(arch)
-    return t_in != "float" and (number in (80, 87) or 90 <= number < 120)
+    return t_in != "float" and (number in (80, 87) or has_large_memory(number))
 
 
 def wmma_tile(m, n, k, t_in, arch, multiprocessors):

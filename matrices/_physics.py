@@ -37,7 +37,7 @@ def plate_capacitance(n):
     offset = nodes - centres[:, None]
     x = offset[:, None, :, None]
     y = offset[None, :, None, :]
-    # The integral of 1/r over a rectangle is the second difference of this over its four corners.
+    # The second difference of `corner` over the corners of a rectangle is the integral of 1/r over it.
     corner = x * np.arcsinh(y / np.abs(x)) + y * np.arcsinh(x / np.abs(y))
     integral = np.diff(np.diff(corner, axis=2), axis=3)
     return integral.reshape(m * m, m * m) / (4 * np.pi * EPSILON_0)

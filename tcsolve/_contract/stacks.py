@@ -108,10 +108,10 @@ class Stacks(Protocol):
             Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
         board : array, shape (9 + 2 k, m), float64, contiguous
             Receives the rows `seen` of `read_as`, then the rows `out` of `measure`.  If all entries are
-            read, only the fourth of the rows `seen` has a meaning.  There is no y here: its row of `out` has
-            the largest 1-norm of A**-1 g for one or more random g.  With `exact`, or if rcond may be below
-            epsilon, the row has the 1-norm of A**-1.  info is the step at which the factorization broke down,
-            or 0.
+            read, only the fourth of the rows `seen` has a meaning.  The third row of `out` has the largest
+            1-norm of A**-1 g for one or more random g.  With `exact`, or if rcond may be below epsilon, it
+            has the 1-norm of A**-1.  The fourth has info: the step at which the factorization broke down, or
+            0.
         alone : bool
             True for one system that is no stack.  Its x may have other bits than as a system of a stack.
         exact : bool

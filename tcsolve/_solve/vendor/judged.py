@@ -46,8 +46,8 @@ def solve_at_once(ops, system, board):
 def with_few(ops, system, x, few, measured):
     """Return the `Part` of a long stack; the host checks only the systems `few`, which are doubtful.
 
-    For the other systems, the reported errors are the bound that they meet.  The reported rcond is the same
-    for all systems: the smallest for which a system is not doubtful, or the smallest of `few` if that is
+    For the other systems, the reported errors are the bound that they meet.  All systems, `few` included,
+    report one rcond: the limit below which a system is doubtful, or the smallest rcond in `few` if that is
     smaller.
 
     Parameters

@@ -70,8 +70,8 @@ def solution_of(part, ops, batch, shape, start, planned):
 def unfolded(xp, solution, shape, codes=None):
     """Return the `Solution` of a stack of right-hand sides from the `Solution` of their columns.
 
-    `codes` has the code of each status.  By default each system has the status of `solution`; but if only
-    some right-hand sides are bad, the others have the status of the matrix.
+    `codes` has the code of each status; by default, that of `solution`.  If rcond is above 0, a system that
+    meets the bound becomes CONVERGED or ILL_CONDITIONED, even if `solution` has a worse status.
     """
     *batch, n, k = shape
     error = solution.backward_error.reshape(*batch, k)
