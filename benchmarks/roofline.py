@@ -217,7 +217,7 @@ def measure(n, precision, repeats, rates, timeline):
 
 
 def solve_again(a, b, precision):
-    """Return the fourth solution by the same factors: the condition is known, steps are launched singly."""
+    """Return the fourth solution with the same factors, whose condition is known; launch steps one by one."""
     import tcsolve
     from tcsolve._paths import switched_off
 

@@ -30,8 +30,8 @@ SIZES = (
     *((4, 500_000), (8, 200_000), (16, 65536), (24, 40000), (32, 32768), (48, 16384), (64, 8192)),
     *((96, 4096), (128, 2048), (192, 1024), (256, 512), (512, 128), (1024, 32)),
 )
-# The largest n for FP32 and complex matrices; how often a stack is repeated between two events, and the most
-# bytes that it may have then.
+# The largest n for FP32 and complex matrices.  Between two events, up to MORE copies of a stack are solved as
+# one stack, of at most MOST_BYTES bytes.
 MOST_OTHER, MORE, MOST_BYTES = 128, 10, 8 << 30
 # The ratios to the fastest peer, and the fractions of the copy speed, that are aimed at.
 AIMS = {

@@ -165,8 +165,9 @@ class Stacks(Protocol):
     def bytes_for_columns(self, dtype, kind, shape):
         """Return the bytes that solves and products allocate besides factors and results.
 
-        These bytes are for an elimination without factors, which takes more memory than factors, and for many
-        complex columns of one system: for planes (see `three_products`) and inverses.
+        Two methods need such bytes.  An elimination keeps no factors, but takes more memory than factors
+        would; the result is the difference.  For many complex columns of one system, the result is the bytes
+        of planes (see `three_products`) and inverses.
 
         Parameters
         ----------

@@ -342,8 +342,8 @@ def _cycles(task, state, active, precondition):
         rest = stopping.projected_steps(error, before, cycle.steps, bound)
         steady = stopping.contracting(error, before, task.plan.contraction)
         steady &= state.steps[active] + rest <= max_steps
-        # Else a column continues with the next smaller tolerance if there is one, and if the present
-        # tolerance has ended its cycle, not the largest number of steps.
+        # Else a column continues with the next smaller tolerance, if there is one.  It does so only if its
+        # cycle ended at the present tolerance, before the largest number of steps.
         tighter = ~steady & np.isfinite(error) & (tried + 1 < len(tols))
         tighter &= cycle.steps < np.minimum(task.plan.basis, allowed)
         going = ~state.converged[active] & (steady | tighter)

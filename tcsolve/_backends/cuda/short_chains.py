@@ -30,8 +30,8 @@ ONE_BLOCK, MOST_COLUMNS = 32, 256
 GEMV_COLUMNS = 1024
 # A call forms several sums at once; each is a matrix with the shape of A X.  Together they have at most
 # ENTRIES entries, or 1 / ROOM of the number of entries of A if that is more; but a call forms at least one.
-# In a check of Y = A X they may have 1 / CHECK_ROOM of the number of entries of Y, because a product with few
-# sums at once takes several times as long.
+# In a check of Y = A X the limit is 1 / CHECK_ROOM of the number of entries of Y, if that is more: with few
+# sums at once, the product takes several times as long.
 ROOM, ENTRIES, CHECK_ROOM = 64, 1 << 16, 8
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4
