@@ -19,7 +19,7 @@ MERGE_THREADS, REPORT_THREADS = 256, 1024
 
 
 class Swaps(NamedTuple):
-    """The swaps of a strip, and its L11 at `top`, as tcs_panel stores them in `memory` for tcs_swap_solve."""
+    """The swaps of a strip, and its L11 and U11 at `top`: tcs_panel stores them for tcs_swap_solve."""
 
     dst: int
     src: int
