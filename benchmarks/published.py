@@ -276,7 +276,7 @@ def limits():
 def limit_row(update, error, method, known, runs, kappas):
     """Return a row of the limits, from the runs of one method for all kappas and seeds.
 
-    `known` has the proved limit, and that with products in FP64 or None.
+    `known` has the proved limit, and the proved limit with products in FP64; the second may be None.
     """
 
     def good(run):

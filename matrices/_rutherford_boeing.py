@@ -109,6 +109,8 @@ def _numbers(file, lines, form, count, kind):
         line = line.rstrip("\n")
         words = [line[i : i + width] for i in range(0, min(len(line), each * width), width)]
         words = [word.upper().replace("D", "E") for word in words if word.strip()]
+        if any("_" in word for word in words):  # Python would take 1_0 for 10
+            raise ValueError(f"it has a line with a word that is not a number: {line.strip()!r}")
         place = numbers[found : found + len(words)]
         found += len(words)
         if len(place) == len(words):

@@ -252,7 +252,7 @@ def _passes(row, min_n, max_n, kind, kappa):
         return False
     if cond is not None and kappa is not None and not kappa[0] <= cond <= kappa[1]:
         return False
-    return row["kind"] is None or kind is None or _is_of_kind(row["kind"], kind)
+    return not row["kind"] or kind is None or _is_of_kind(row["kind"], kind)
 
 
 def _is_of_kind(words, kind):
@@ -287,7 +287,7 @@ def _parse_row(row, where):
     try:
         return {key: _parse(key, value) for key, value in row.items()}
     except ValueError as error:
-        raise ValueError(f"{where} is not as the columns say: {error}") from error
+        raise ValueError(f"{where} has a cell that must be a number and is not: {error}") from error
 
 
 def _parse(key, value):

@@ -10,9 +10,9 @@
 // tcs_steepest  found[0], found[1]: the first i for which |z_i| is largest, and |z_i|; a NaN counts as larger than
 //               infinity.  The ascent is over if i is the same as in the last step.  unit: the unit vector e_i, or
 //               zeros if the ascent is over.  One block of 1024.
-// tcs_held      compares b and y (n x k, row-major), r = b - y.  sums has first sum r_i^2 of each of the first k - last
-//               columns, then sum b_i^2 of the same columns, then |sum z_i r_i| of each of the other `last` columns,
-//               with one column of z (n x last, row-major) for each.  k blocks of 1024.
+// tcs_held      compares b and y (n x k, row-major), r = b - y.  z (n x last, row-major) has a column for each of the
+//               rightmost columns of b.  sums has three parts: sum r_i^2 of each column of b without a column of z,
+//               sum b_i^2 of the same columns, and |sum z_i r_i| of each column of b with one.  k blocks of 1024.
 //
 // Unless stated, grid ceil(n / 256), block 256.
 

@@ -1,8 +1,9 @@
 // r = b - A x for one right-hand side in one pass over A, and the sizes of r and of x.
 //
-//   a      T_A n x n, row-major, leading dimension lda.  where  null, or points to the address of a, for a recorded
-//          launch that serves other matrices later.   x  double[n] contiguous.
-//   b      double, entries b_step apart.                  r  double[n] contiguous.
+//   a      T_A n x n, row-major, leading dimension lda.
+//   where  null, or points to the address of a, for a recorded launch that serves other matrices later.
+//   x, r   double[n] contiguous.
+//   b      double, entries b_step apart.
 //   sizes  unsigned long long[2], zero before the launch: max |r|, then max |x|, as the bits of a double.  As integers
 //          these compare like the numbers, and NaN is the largest.
 //

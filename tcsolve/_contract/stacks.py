@@ -89,7 +89,7 @@ class Stacks(Protocol):
         shape : tuple of int
             (m, n, k): the numbers of systems, of unknowns, and of right-hand sides of a system.
         dtype, kind, band
-            Those of a, and the arguments of `solve_at_once`.
+            The dtype of a, and the arguments `kind` and `band` of `solve_at_once`.
         """
 
     def solve_at_once(self, a, b, kind, band, bound, board, *, alone=False, exact=False):

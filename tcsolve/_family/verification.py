@@ -14,7 +14,7 @@ __all__ = ["device_operands", "is_verified", "settled", "solved", "warn_missed"]
 
 # Corrections continue while each halves the error of some column, as in LAPACK's xGERFS; at most MOST.
 CONTRACTION, MOST = 0.5, 10
-# Part of a computed ||A x|| that ||A|| ||x|| has for certain.
+# ||A|| ||x|| is at least this number times the computed ||A x||, in spite of rounding errors.
 CERTAIN = 0.9
 
 

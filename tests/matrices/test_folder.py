@@ -40,7 +40,7 @@ def test_index_is_typed_and_gives_cond(folder):
         ("name,group\none,\udcff\n", "is not a CSV file in UTF-8: .*can't decode"),
         ("name,group,n\none,HB\n", "line 2 has more or fewer cells"),
         ("name,group,n\none,HB,2\ntwo,HB,2,3\n", "line 3 has more or fewer cells"),
-        ("name,group,n\none,HB,two\n", "line 2 is not as the columns say: .*'two'"),
+        ("name,group,n\none,HB,two\n", "line 2 has a cell that must be a number and .*'two'"),
     ],
 )
 def test_a_bad_index_says_where_and_what_to_do(folder, text, told):

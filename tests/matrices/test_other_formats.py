@@ -102,6 +102,7 @@ GOOD = rutherford_boeing("rua", DENSE.shape, *parts(DENSE))
         (GOOD.replace("  1  3  5", "  2  3  5"), "pointers"),
         (GOOD.replace("  1  3  2  5", "  1  9  2  5"), "outside of its 5 rows"),
         (GOOD.replace("1.000000E+00", "1.00000xE+00"), "could not convert"),
+        (GOOD.replace("1.000000E+00", "1.00_000E+00"), "not a number"),
     ],
 )
 def test_a_malformed_file_is_refused_with_its_name(tmp_path, text, told):
@@ -264,7 +265,7 @@ def test_the_folder_has_matrices_in_every_format(folder):
 
 
 def test_an_index_tells_what_to_find(folder):
-    for name in ("one", "two", "three", "four", "five"):
+    for name in ("one", "two", "three", "four", "five", "six"):
         (folder / f"{name}.rb").write_text(GOOD)
     (folder / "index.csv").write_text(
         "name,group,n,nnz,kind,cond_2norm\n"
@@ -272,17 +273,18 @@ def test_an_index_tells_what_to_find(folder):
         "two,HB,5,8,real unsymmetric,1e9\n"
         "three,odd/(name),6,7,complex symmetric,\n"
         "five,,7,7,complex hermitian,\n"
+        "six,,7,7,,\n"
     )
 
     def found(*args, **options):
         return [row["full_name"] for row in matrices.find(*args, **options)]
 
-    assert found() == ["four", "HB/one", "HB/two", "three", "five"]
+    assert found() == ["four", "HB/one", "HB/two", "three", "five", "six"]
     assert found("HB/*") == ["HB/one", "HB/two"] and found("t*") == ["HB/two", "three"]
     assert found(group="HB", kind="spd") == ["HB/one"]
-    assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three", "five"]
-    assert found(kind="unsymmetric") == ["four", "HB/two", "three"]
-    assert found(kind="symmetric") == ["four", "HB/one", "three", "five"]
+    assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three", "five", "six"]
+    assert found(kind="unsymmetric") == ["four", "HB/two", "three", "six"]
+    assert found(kind="symmetric") == ["four", "HB/one", "three", "five", "six"]
     assert found(max_n=5, kind="unsymmetric") == ["four", "HB/two"]
     assert matrices.load("HB/one").n == 5
 

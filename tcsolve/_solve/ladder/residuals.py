@@ -146,7 +146,7 @@ def missed_direction(ladder, x, bound):
     If A is exactly singular, A d = r has no unique solution, and small corrections do not show that x is
     accurate.  Then a solve for A v does not give v.  There are two kinds of v: one in whose direction A is
     nearly singular, and those whose entries are random multiples of the entries of x.  In the direction
-    of the first, a correction multiplies the error of x by about the error of this solve.
+    of the first v, a correction multiplies the error of x by about the error of the solve for A v.
     """
     system, solve = ladder.system, _Corrections(ladder)
     ops, xp = system.ops, system.ops.xp
