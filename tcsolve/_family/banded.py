@@ -9,7 +9,7 @@ from tcsolve._arrays import as_host, is_cupy
 from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks, xp_of
-from tcsolve._family.systems import BandSystem
+from tcsolve._family.systems import BandSystem, band_product, widest
 from tcsolve._family.verification import is_verified, settled
 from tcsolve._solve.verify.long_double_residual import SMALL
 
@@ -74,6 +74,8 @@ def _solve_general(lower, upper, ab, b, **how):
         return BandSystem.of(int(lower), int(upper), ab)
 
     def product(ab, x):
+        if len(x) <= SMALL:
+            return band_product(int(lower), int(upper), widest(ab, len(x)), x[:, None])[:, 0]
         return blas_of("gbmv", x.dtype)(len(x), len(x), int(lower), int(upper), 1.0, ab, x)
 
     return _solve_one(solve, (system, product), ab, b, "solve_banded", **how)
@@ -131,6 +133,9 @@ def _solve_definite(lower, ab, b, **how):
     system = functools.partial(_definite_system, lower)
 
     def product(ab, x):
+        if len(x) <= SMALL:
+            u = len(ab) - 1
+            return band_product(u, u, widest(_both_triangles(lower, ab), len(x)), x[:, None])[:, 0]
         name = "hbmv" if x.dtype.kind == "c" else "sbmv"
         return blas_of(name, x.dtype)(len(ab) - 1, 1.0, ab, x, lower=lower)
 
@@ -159,7 +164,7 @@ def _solve_one(solve, measures, ab, b, name, *, overwrite_ab, overwrite_b, check
         return x
     kept_ab, kept_b = np.asarray(kept_ab), np.asarray(kept_b)
     alike = kept_ab.dtype == x.dtype == kept_b.dtype and x.dtype.char in "dD"
-    if alike and x.ndim == 1 and SMALL < len(x) >= len(kept_ab):
+    if alike and x.ndim == 1 and len(x) >= len(kept_ab):
         with np.errstate(all="ignore"):
             if is_verified(x, kept_b, product(kept_ab, x)):
                 return x
@@ -172,10 +177,15 @@ def _solve_one(solve, measures, ab, b, name, *, overwrite_ab, overwrite_b, check
 
 def _definite_system(lower, ab):
     """Return the `BandSystem` of the Hermitian matrix of which ab has one triangle."""
+    return BandSystem.of(len(ab) - 1, len(ab) - 1, _both_triangles(lower, ab))
+
+
+def _both_triangles(lower, ab):
+    """Return, in the storage of `solve_banded`, the Hermitian matrix of which ab has one triangle."""
     u, n = ab.shape[0] - 1, ab.shape[1]
     full = np.zeros((2 * u + 1, n), ab.dtype)
     for d in range(min(u, n - 1) + 1):  # a[j, j + d] and a[j + d, j]
         above = ab[d, : n - d].conj() if lower else ab[u - d, d:]
         full[u - d, d:] = above
         full[u + d, : n - d] = above.conj() if d else above.real
-    return BandSystem.of(u, u, full)
+    return full

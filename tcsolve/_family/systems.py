@@ -11,7 +11,16 @@ from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._solve.verify.backward_error import backward_errors, is_safe
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["BandSystem", "DenseSystem", "LUSystem", "ProductSystem", "norms_of", "transposed"]
+__all__ = [
+    "BandSystem",
+    "DenseSystem",
+    "LUSystem",
+    "ProductSystem",
+    "band_product",
+    "norms_of",
+    "transposed",
+    "widest",
+]
 
 
 class DenseSystem:
@@ -106,6 +115,16 @@ class _Factored:
         return self, 0
 
 
+def band_product(lower, upper, ab, x):
+    """Return A x (n, k) for a band matrix in the storage of `solve_banded`."""
+    n, y = len(x), ab[upper, :, None] * x
+    for d in range(-lower, upper + 1):
+        first, last = max(d, 0), n + min(d, 0)
+        if d and first < last:
+            y[first - d : last - d] += ab[upper - d, first:last, None] * x[first:last]
+    return y
+
+
 class BandSystem(_Factored):
     """The system of a band matrix in the storage of `solve_banded`: ``ab[u + i - j, j] == a[i, j]``.
 
@@ -121,8 +140,8 @@ class BandSystem(_Factored):
         """Convert ab, and compute its norm."""
         wide = np.complex128 if ab.dtype.kind == "c" else np.float64
         norm = band_norms(ab.astype(wide, copy=False), lower, upper)[0]
-        widest = _widest(ab.astype(np.result_type(ab, wide), copy=False), ab.shape[1])
-        return cls(lower, upper, widest, norm)
+        ab = widest(ab.astype(np.result_type(ab, wide), copy=False), ab.shape[1])
+        return cls(lower, upper, ab, norm)
 
     @property
     def is_finite(self):
@@ -131,15 +150,7 @@ class BandSystem(_Factored):
 
     def product(self, x):
         """Return A x."""
-        n = len(x)
-        y = self._ab[self._upper, :, None] * x
-        for d in range(-self._lower, self._upper + 1):
-            first, last = max(d, 0), n + min(d, 0)
-            if d and first < last:
-                y[first - d : last - d] += (
-                    self._ab[self._upper - d, first:last, None] * x[first:last]
-                )
-        return y
+        return band_product(self._lower, self._upper, self._ab, x)
 
     def size(self, x):
         """Return ``||A|| ||x||`` of each column."""
@@ -178,7 +189,7 @@ class ProductSystem(_Factored):
         measure = ops if n > SMALL or ops.xp is np else numpy_ops
         factors = factors if measure is ops else ops.host(*factors)
         wide = (measure.converted(f, np.result_type(f.dtype, np.float64)) for f in factors)
-        return cls(ops, measure, [_widest(f, n) for f in wide])
+        return cls(ops, measure, [widest(f, n) for f in wide])
 
     @property
     def is_finite(self):
@@ -244,6 +255,6 @@ class LUSystem(_Factored):
         return trmm(1.0, lu, x, trans_a=self._trans)
 
 
-def _widest(a, n):
+def widest(a, n):
     """Return the FP64 array a; in long double for few unknowns, where the rounding of a residual matters."""
     return a.astype(np.result_type(a, np.longdouble)) if n <= SMALL else a

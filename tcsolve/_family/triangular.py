@@ -13,7 +13,7 @@ from tcsolve._checks import check_trans, result_dtype
 from tcsolve._errors import InputError, SingularError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, transposed
+from tcsolve._family.systems import DenseSystem, transposed, widest
 from tcsolve._family.verification import device_operands, is_verified, settled
 from tcsolve._refine import stopping
 from tcsolve._solve.vendor.solve import solve_by_vendor
@@ -124,24 +124,27 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
     if not x.size:
         return x
     ops = ops_for(a) if is_cupy(a) else numpy_ops
-    if ops is numpy_ops and _meets_bound(
-        np.asarray(a), x, np.asarray(kept), trans, lower, unit_diagonal
-    ):
-        return x
     xp = ops.xp
-    matrix = (xp.tril if lower else xp.triu)(xp.asarray(a))
+    a, kept = xp.asarray(a), xp.asarray(kept)
+    alike = ops is numpy_ops and a.dtype == x.dtype == kept.dtype and x.dtype.char in "dD"
+    if alike and len(a) > SMALL and _meets_bound(a, x, kept, trans, lower, unit_diagonal):
+        return x
+    matrix = (xp.tril if lower else xp.triu)(a)
     if unit_diagonal:
         xp.fill_diagonal(matrix, 1)
     matrix = transposed(matrix, trans)
+    if alike and len(a) <= SMALL:
+        with np.errstate(all="ignore"):
+            if is_verified(x, kept, widest(matrix, len(a)) @ x):
+                return x
     correct = functools.partial(solve, a, check_finite=False)
-    return settled(DenseSystem.of(ops, matrix), x, xp.asarray(kept), correct, "solve_triangular")
+    return settled(DenseSystem.of(ops, matrix), x, kept, correct, "solve_triangular")
 
 
 def _meets_bound(a, x, b, trans, lower, unit_diagonal):
     """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told."""
     n, turned = len(a), a.flags.c_contiguous and not a.flags.f_contiguous
-    plain = a.dtype == x.dtype == b.dtype and x.dtype.char in "dD" and n > SMALL
-    if not plain or not (turned or a.flags.f_contiguous) or (turned and trans == 2):
+    if not (turned or a.flags.f_contiguous) or (turned and trans == 2):
         return False
     # BLAS is column-major: of a row-major matrix it sees the transpose, with the other triangle.
     t, lower, across = (a.T, not lower, trans == 0) if turned else (a, lower, trans != 0)
