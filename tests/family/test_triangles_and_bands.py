@@ -195,6 +195,37 @@ def test_a_band_whose_rows_grow_without_pivoting_is_solved():
     assert ratio(full(2, 2, ab), solve_banded((2, 2), ab, b), b) <= MET
 
 
+@pytest.mark.parametrize("growing, n", [(15, 32), (23, 60)])
+def test_a_band_whose_factors_grow_is_corrected(growing, n):
+    """The leading block has Wilkinson's growth of 2**growing, so the first x misses the bound."""
+    a = np.eye(n)
+    block = np.tril(-np.ones((growing + 1, growing + 1)), -1) + np.eye(growing + 1)
+    block[:, -1] = 1
+    a[: growing + 1, : growing + 1] = block
+    diagonals, b = np.zeros((2 * growing + 1, n)), random(n)
+    for d in range(-growing, growing + 1):
+        diagonals[growing - d, max(d, 0) : n + min(d, 0)] = np.diagonal(a, d)
+    plain = scipy.linalg.solve_banded((growing, growing), diagonals, b)
+
+    x = solve_banded((growing, growing), diagonals, b)
+
+    assert ratio(a, plain, b) > 2 >= MET and ratio(a, x, b) <= MET
+
+
+@pytest.mark.parametrize("n", [5, 40])
+def test_an_answer_that_leaves_the_range_is_told(n):
+    a, b = 1e-160 * np.eye(n), np.full(n, 1e-160)
+    b[0] = 1e160
+    calls = (
+        lambda: solve_triangular(a, b),
+        lambda: solve_banded((0, 1), np.array([np.zeros(n), a.diagonal()]), b),
+        lambda: solveh_banded(np.array([np.zeros(n), a.diagonal()]), b),
+    )
+    for call in calls:
+        with pytest.warns(tcsolve.AccuracyWarning, match="is not verified"):
+            call()
+
+
 def test_stacks_of_bands_broadcast(xp):
     ab, b = random((3, 3, 5)) + [[0], [4], [0]], random((2, 1, 5, 2))
     x = solve_banded(([1, 1, 1], 1), xp.asarray(ab), xp.asarray(b))
