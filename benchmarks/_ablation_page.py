@@ -22,7 +22,7 @@ NOTES = {
     "matrices have the widths of others.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
     "need a graph.  Its lines can be deleted only together with `large graphs`.",
-    "large_graphs": "n above 8192.  Its only code is its limit; the rest is that of `small graphs`.",
+    "large_graphs": "n above 8192.  It is the code of `small graphs` with a larger limit on n.",
     "early_start": "n up to 4096.  Off: the survey is known when the LU starts, so dominant matrices have "
     "their faster LU.",
     "steps_ahead": "n up to 8192.  Off: refinement steps are launched one by one.",

@@ -46,8 +46,8 @@ SOURCES = {
         "E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847, and P. Amestoy et al., SIAM J. "
         "Matrix Anal. Appl. 45 (2024), 529-552, as tabulated in B. Vieublé, thesis, 2022: the largest "
         "condition number for which the backward error, or the forward error, is proved to converge, with "
-        "FP64 as the working precision; for the forward error with residuals, and products of GMRES, in "
-        "quadruple precision."
+        "FP64 as the working precision; for the forward error, the residuals and the products of GMRES are "
+        "in quadruple precision."
     ),
 }
 

@@ -41,7 +41,7 @@ SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
 # Calls between the check, which makes one call of an LU or two of a solve, and the first turn.  For n above
 # 8192, only the third call of a size records the graphs: the first remembers the size, and the second
-# launches the work once.
+# still launches each kernel alone.
 WARM_UPS = 2
 # Calls of a size after the cache was cleared.  Rounds: (largest n, rounds up to this n), rounds for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2

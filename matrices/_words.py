@@ -46,6 +46,7 @@ def look_at(text, whole):
     wrong |= exponents & (
         ((before != DIGIT) & (before != POINT)) | ((after != DIGIT) & (after != SIGN))
     )
+    wrong |= points & (before != DIGIT) & (after != DIGIT)
     if whole:
         wrong |= points | exponents
     # A word may have a point before an exponent, but no other pair of points and exponents.

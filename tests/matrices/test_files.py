@@ -93,7 +93,19 @@ def test_numbers_are_read_as_they_are_written(tmp_path, word):
 def test_words_are_counted_and_looked_at():
     for text in (b"\n", b"1", b" 1 2\r\n", b"1\t2\n\n3", b"1 -2.5e-01 +3\n4. .5 NaN\n-inf\n6"):
         assert _words.look_at(text, False) == (len(text.split()), None)
-    for word in (b"1.5D+01", b"1..2", b"nan1", b"+", b"1e+", b"1e", b"-e5", b"1-2", b"1.e5.", b"x"):
+    for word in (
+        b"1.5D+01",
+        b"1..2",
+        b"nan1",
+        b"+",
+        b"1e+",
+        b"1e",
+        b"-e5",
+        b"1-2",
+        b"1.e5.",
+        b".",
+        b".e5",
+    ):
         assert _words.look_at(b"1 2\n3 4 " + word + b" 5\n6", False)[1] == word
         assert _words.look_at(b"nan " + word + b" y", False)[1] == word
     assert _words.look_at(b"1\n-7\n1.0\n", True)[1] == b"1.0"

@@ -59,8 +59,8 @@ __all__ = [
 ]
 
 # Up to LARGEST_ALONE unknowns, a single matrix is solved in FP64 without our LU, because its launches take
-# longer.  Devices with less than FAST flop/s in FP64 have other limits: one for a single right-hand side, and
-# one for more, whose refinement has more launches.
+# longer.  Devices with less than FAST flop/s in FP64 have other limits: for one right-hand side, and for
+# several.  For several, the refinement that follows our LU has more launches.
 LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 # The second limit is for positive definite matrices.

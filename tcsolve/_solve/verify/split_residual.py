@@ -4,7 +4,7 @@ import numpy as np
 
 __all__ = ["split_residual"]
 
-# For s = 2**SHIFT v, (s + y) - s is y rounded to a multiple of about 2**-25 v.
+# For |y| <= v and s = 2**SHIFT v, (s + y) - s is y rounded to a multiple of about 2**-25 v.
 SHIFT = 28
 
 

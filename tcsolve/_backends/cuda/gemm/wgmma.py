@@ -287,9 +287,9 @@ def _defines(how):
 def _scale(u, top, other, multiprocessors):
     """Return (s, -1 / (s top other), words that count tiles), for a product of u with another matrix.
 
-    The power of two s brings the largest |u| near TOP.  The other matrix is scaled by top times other, so the
-    second result undoes both scales, and changes the sign.  `top` is a number, and `other` is a number on the
-    device, or None, which stands for one.
+    The power of two s brings the largest |u| near TOP.  The other matrix is scaled by `top` times `other`, so
+    the second result undoes both scales, and changes the sign.  `top` is a number, and `other` is a number on
+    the device, or None, which stands for one.
     """
     k, n = u.shape
     # find_operand_scale.cu uses `work` and leaves it zero.  So does the product, which counts its tiles
