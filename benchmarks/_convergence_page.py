@@ -94,7 +94,7 @@ def models(runs):
 
 
 def rounded(table):
-    """Return the runs without those of one panel: such a matrix is factored in FP32."""
+    """Return the runs, except those whose LU has a single panel: such an LU is in FP32 throughout."""
     return [row for row in table.ran if row.get("panels") != 1]
 
 

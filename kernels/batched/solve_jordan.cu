@@ -2,18 +2,18 @@
 // matrix.  small_solve.cuh describes most arguments.
 //
 //   b_col, columns  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
-//   share     right-hand sides that a block takes; fewer than SLOTS.
+//   share     right-hand sides that a block takes; fewer than SLOTS = 2 ACROSS.
 //   x         [count][n][columns].
 //   board     has the last two rows for each right-hand side: first max |b - A x|, then max |x|.
 //   doubts    counts a doubtful system once for each of its blocks.  With it, `doubtful` and the board may be given
 //             only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
-// vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r; pair c of a row has the columns
-// SLOTS c + 2 v and the next.  After SLOTS columns, the pairs move one place to the left, so that the next columns are
-// in pair 0 again.  Rows are not moved.  A step subtracts multiples of the pivot row from all other rows, also from
-// those of earlier pivots.  So the right-hand sides become the solutions, without a back substitution, which would take
-// as many steps again.
+// vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r, TALL = THREADS / ACROSS; pair c of a
+// row has the columns SLOTS c + 2 v and the next.  After SLOTS columns, the pairs move one place to the left, so that
+// the next columns are in pair 0 again.  Rows are not moved.  A step subtracts multiples of the pivot row from all
+// other rows, also from those of earlier pivots.  So the right-hand sides become the solutions, without a back
+// substitution, which would take as many steps again.
 //
 // Corrections and the columns of A^-1 are computed by eliminating the matrix in shared memory again.
 //

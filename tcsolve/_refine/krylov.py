@@ -19,7 +19,7 @@ VECTORS_BESIDE = {1: 3, 2: 2}
 # about 2**-53; on ill-conditioned matrices of the SuiteSparse collection it was 20 to 200 times smaller.
 ROUNDING = 2.0**-57
 # The largest rounding error of a correction, relative to the residual at the start.  It is above one, because
-# the estimate may be ten times too large.
+# the estimate of this error may be ten times too large.
 LOSABLE = 4.0
 
 

@@ -66,7 +66,9 @@ class System(NamedTuple):
     band: tuple | None  # the entries of a that are read, as in BANDS
     mirrored: bool  # True if unread entries are mirror images of others
     estimate: bool  # as in `solve_by_vendor`
-    alone: bool  # True for one system, False for a stack; the ladder can solve one general system instead
+    # True for one system, False for a stack.  If one general system has no verified x here, the ladder
+    # solves it.
+    alone: bool
     # True if rcond is computed from A^-1 and not only estimated from random vectors.  With `estimate` this
     # applies to all matrices, without it to those that may have an rcond below epsilon.
     exact: bool = False

@@ -37,8 +37,8 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 
 # The largest n for which one launch solves one system, and a stack.  For larger n, `factor_and_solve` is
-# faster.  The limit of triangles is lower, because the launch takes as many operations for them as for full
-# matrices; it is lowest for a single real triangle in FP64, for which there are other kernels.
+# faster.  Triangles have limits of their own: the launch takes as many operations for them as for full
+# matrices, while the library takes fewer; and for a single real triangle in FP64 there are other kernels.
 MOST_ALONE = {"general": 96, "positive definite": 64}
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 640, "positive definite": 512}
