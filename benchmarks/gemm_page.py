@@ -202,7 +202,7 @@ def error(results):
 
 
 def ratio(one, other, what):
-    """Divide a figure of row `one` by that of row `other`; `what` is 'error' or 'time'."""
+    """Return the error or the time (`what`) of row `one`, divided by that of row `other`."""
     pick = {"error": lambda r: r["max_error"], "time": lambda r: r["seconds"]["median"]}[what]
     return pick(one) / pick(other)
 

@@ -51,15 +51,8 @@ STATIC = 1024
 # and the largest number of blocks for each multiprocessor.  Where the rate in FP64 is low, the libraries are
 # faster.
 ACROSS_SHAPES = (
-    (
-        (128, 128, 16),
-        (256, 256, 16),
-        (384, 384, 16),
-        (512, 256, 16),
-        (768, 256, 16),
-        (1024, 256, 16),
-    )
-    + ((1536, 256, 8),),
+    ((128, 128, 16), (256, 256, 16), (384, 384, 16), (512, 256, 16), (768, 256, 16))
+    + ((1024, 256, 16), (1536, 256, 8)),
     ((128, 128, 8), (256, 256, 8), (384, 384, 8), (512, 256, 8), (768, 256, 8), (1024, 256, 8)),
 )
 ACROSS_BLOCKS = 2
@@ -98,7 +91,7 @@ class AcrossShape(NamedTuple):
 def across_defines(parts):
     """Return the macros of solve_across.cu for entries of one or two real numbers, one set for each shape."""
     return [
-        {"MOST": most, "THREADS": threads, "COLUMNS": columns, "RESIDENT": 1}
+        {"MOST": most, "THREADS": threads, "COLUMNS": columns}
         for most, threads, columns in ACROSS_SHAPES[parts - 1]
     ]
 

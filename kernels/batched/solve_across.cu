@@ -20,7 +20,7 @@
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.
-// Defines T_A, COMPLEX, MOST, THREADS, COLUMNS, RESIDENT (blocks on a multiprocessor).
+// Defines T_A, COMPLEX, MOST, THREADS, COLUMNS.
 // Rounding: FP64, with multiplications by reciprocals of the pivots.
 
 #include "batched/small_solve.cuh"
@@ -260,7 +260,7 @@ struct Rows {
     }
 };
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 tcs_solve_across(
     double* y, int* info, Sent* room, const T_A* a, Index a_step, Index a_row, Index a_col, const T_A* b, Index b_step,
     Index b_row, Index b_col, Index kind, Index count, Index unknowns, Index k, Index probes

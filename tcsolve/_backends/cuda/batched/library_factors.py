@@ -115,11 +115,8 @@ class Eliminated:
         return self._factors.solve(rhs, adjoint)
 
     def coarse_solver(self, columns):
-        return (
-            self._factors.coarse_solver(columns)
-            if hasattr(self._factors, "coarse_solver")
-            else None
-        )
+        found = getattr(self._factors, "coarse_solver", None)
+        return found and found(columns)
 
     @property
     def nbytes(self):
