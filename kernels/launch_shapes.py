@@ -20,9 +20,10 @@ TRSV_THREADS = 512
 # The number of rows that a warp of residual.cu takes at a time: for few rows, and from MANY_ROWS on.
 RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 
-# (threads per row, warps per matrix) of measure_stack.cu, and threads of its blocks.
-STACK_SHAPES, STACK_THREADS = ((4, 1), (8, 1), (16, 1), (32, 1), (32, 8)), 256
-# Largest number of right-hand sides of measure_one.cu, and threads of its blocks.
+# Threads per row of measure_stack.cu, and threads of its blocks.
+STACK_LANES, STACK_THREADS = (4, 8, 16, 32), 256
+# Largest number of right-hand sides with which measure_large.cu is fast for one system, and threads of its
+# blocks.
 MEASURED_COLUMNS, MEASURE_THREADS = 64, 256
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
@@ -68,28 +69,22 @@ def trsv_shapes(count, arch, multiprocessors):
 
 
 class StackShape(NamedTuple):
-    """A launch shape of measure_stack.cu: threads per row, warps per matrix, blocks, shared bytes."""
+    """A launch shape of measure_stack.cu: threads per row, blocks, shared bytes."""
 
     lanes: int
-    team: int
     blocks: int
     shared: int
-
-    @property
-    def defines(self):
-        """The macros LANES and TEAM of measure_stack.cu."""
-        return {"LANES": self.lanes, "TEAM": self.team}
 
 
 def stack_shape(count, n):
     """Return the `StackShape` for `count` matrices of n rows."""
-    lanes, team = next((s for s in STACK_SHAPES if n <= s[0]), STACK_SHAPES[-1])
+    lanes = next((lanes for lanes in STACK_LANES if n <= lanes), STACK_LANES[-1])
     warps = STACK_THREADS // 32
-    return StackShape(lanes, team, -(-count * team // warps), 8 * warps * (-(-n // 32) * 32))
+    return StackShape(lanes, -(-count // warps), 8 * warps * (-(-n // 32) * 32))
 
 
 def measure_blocks(n):
-    """Return the number of blocks of measure_one.cu for a matrix of n rows."""
+    """Return the number of blocks of measure_large.cu for each matrix of n rows."""
     return 1 + -(-n // (MEASURE_THREADS // 32)) + -(-n // 32)
 
 

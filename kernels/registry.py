@@ -42,7 +42,7 @@ In batched/:
 - solve_rows, solve_jordan, solve_block: tcs_solve_rows, tcs_solve_jordan, tcs_solve_block, solve and
   verify small systems and stacks in one launch
 - solve_across: tcs_solve_across, eliminates each system on many multiprocessors
-- measure_one: tcs_measure_one, norms and residuals of one system
+- measure_large: tcs_measure_large, norms and residuals of large systems, each by many multiprocessors
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
 - measure_systems: tcs_sizes, norms and residuals of one large system, from A X
 - read_structure: tcs_read_as, the matrices that a structure describes; tcs_rows, right-hand sides in
@@ -63,7 +63,7 @@ from tcsolve.kernels.launch_shapes import (
     LOWER_SHAPES,
     MOVE_CHUNKS,
     RESIDUAL_ROWS,
-    STACK_SHAPES,
+    STACK_LANES,
     SWAP_SHAPES,
     TRSV_COLUMNS,
 )
@@ -219,11 +219,7 @@ KERNELS = {
     "condest": KernelSpec(("tcs_probes", "tcs_signs", "tcs_steepest", "tcs_held"), ({},)),
     "measure_stack": KernelSpec(
         ("tcs_stack_measure",),
-        tuple(
-            number | {"LANES": lanes, "TEAM": team}
-            for number in _NUMBERS
-            for lanes, team in STACK_SHAPES
-        ),
+        tuple(number | {"LANES": lanes} for number in _NUMBERS for lanes in STACK_LANES),
     ),
     "solve_rows": KernelSpec(
         ("tcs_solve_rows",),
@@ -266,8 +262,8 @@ KERNELS = {
             for defines in across_defines(1 + number["COMPLEX"])
         ),
     ),
-    "measure_one": KernelSpec(
-        ("tcs_measure_one",),
+    "measure_large": KernelSpec(
+        ("tcs_measure_large",),
         _NUMBERS,
     ),
     "measure_systems": KernelSpec(

@@ -107,7 +107,7 @@ class HostVendor:
     def __init__(self):
         self.factored, self.solved_at_once, self.dtypes = [], [], set()
 
-    def most_at_once(self, kind, n):
+    def most_at_once(self, dtype, kind, shape):
         return 5000
 
     def bytes_for_columns(self, dtype, kind, shape):
@@ -145,13 +145,12 @@ class HostVendor:
         doubts, is_told = int(found.sum()), len(a) > 1 and a.shape[1] >= 16
         return x, found if len(a) > 1 else None, doubts, board if is_told else None
 
-    def measure_one(self, a, band, y, b, info, board, *, residuals=None):
-        k = b.shape[1]
+    def measure_large(self, a, band, y, b, info, board, *, residuals=None):
+        k = b.shape[2]
         with np.errstate(all="ignore"):
-            x = y[:k].T.astype(b.dtype)
-        read = self.read_as(a[None], *band, 0, board[:5])
-        rest = None if residuals is None else residuals[None]
-        self.measure(read, x[None], b[None], y[None, k:], info, board[5:], residuals=rest)
+            x = np.swapaxes(y[:, :k], 1, 2).astype(b.dtype)
+        read = self.read_as(a, *band, 0, board[:5])
+        self.measure(read, x, b, y[:, k:], info, board[5:], residuals=residuals)
         return x
 
     def factor_and_solve(self, a, kind, b, probes):

@@ -9,11 +9,11 @@
 //   out   double [4 + 2 k][count]: ||A||_inf, ||A||_1, the largest ||y_p||_1, info, max |b - A x| of each column, and
 //         max |x| of each.  A number that is computed from a NaN is NaN.
 //
-// TEAM warps take one matrix, LANES threads of a warp one row; n <= LANES, or LANES = 32.
-// Grid ceil(count TEAM / 8), block 256, shared memory double[8][n rounded up to 32]: sums of columns by each warp.
-// Defines T_A (float or double), COMPLEX (0 or 1), LANES (4, 8, 16 or 32), TEAM (1 or 8).
-// Rounding: if TEAM is 1 and T_A double, residuals are summed in two doubles and have about the error of one rounding;
-// else sums are in FP64.  The order depends on n alone.
+// A warp takes one matrix, LANES of its threads one row; n <= LANES, or LANES = 32.
+// Grid ceil(count / 8), block 256, shared memory double[8][n rounded up to 32]: sums of columns by each warp.
+// Defines T_A (float or double), COMPLEX (0 or 1), LANES (4, 8, 16 or 32).
+// Rounding: if T_A is double, residuals are summed in two doubles and have about the error of one rounding; else sums
+// are in FP64.  The order depends on n alone.
 
 #include "common/common.cuh"
 #include "common/number.cuh"
@@ -23,19 +23,7 @@
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
 constexpr int ROWS = WARP / LANES;  // rows that a warp reads at a time
 constexpr int AT_ONCE = 4;          // right-hand sides for which a row is read once
-constexpr bool EXACT = TEAM == 1 && sizeof(T_A) == 8;
-
-// Waits for all threads that take the same matrix.
-__device__ __forceinline__ void meet() {
-    if (TEAM == 1) __syncwarp();
-    else __syncthreads();
-}
-
-// A reduction over all threads that take a matrix; all get the result.  See reduce.cuh for `join`.
-template <typename Join>
-__device__ __forceinline__ double over_team(double v, Join join) {
-    return TEAM == 1 ? over_lanes(v, join) : over_block<TEAM>(v, join);
-}
+constexpr bool EXACT = sizeof(T_A) == 8;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_stack_measure(
@@ -44,10 +32,10 @@ tcs_stack_measure(
     Index probes, const int* info, Index count, Index n, Index k
 ) {
     extern __shared__ double column_sums[];
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, member = warp % TEAM;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int group = lane / LANES, first = lane % LANES;
-    const Index slice = Index(blockIdx.x) * (WARPS / TEAM) + warp / TEAM;
-    if (slice >= count) return;  // all threads of a matrix leave together
+    const Index slice = Index(blockIdx.x) * WARPS + warp;
+    if (slice >= count) return;
 
     const Index slots = (n + WARP - 1) / WARP * WARP;
     double* sums = column_sums + warp * slots;
@@ -57,7 +45,7 @@ tcs_stack_measure(
 
     // Norms.  Each thread has places of its own in `sums`: column j of group g is at g LANES + j.
     double inf = 0, one = 0, grown = 0;
-    for (Index i0 = member * ROWS; i0 < n; i0 += TEAM * ROWS) {
+    for (Index i0 = 0; i0 < n; i0 += ROWS) {
         const Index i = i0 + group;
         double row = 0;
         if (i < n) {
@@ -68,22 +56,20 @@ tcs_stack_measure(
         }
         inf = larger(inf, sum_of_lanes<LANES>(row));
     }
-    meet();
-    for (Index j = member * WARP + lane; j < n; j += TEAM * WARP) {
+    __syncwarp();
+    for (Index j = lane; j < n; j += WARP) {
         double column = 0;
-        for (int w = 0; w < TEAM; ++w) {
-            #pragma unroll
-            for (int g = 0; g < ROWS; ++g) column += column_sums[(warp - member + w) * slots + g * LANES + j];
-        }
+        #pragma unroll
+        for (int g = 0; g < ROWS; ++g) column += sums[g * LANES + j];
         one = larger(one, column);
     }
     for (Index p = 0; p < probes; ++p) {
         double size = 0;
-        for (Index i = member * WARP + lane; i < n; i += TEAM * WARP) size += modulus(number(y, p * n + i));
-        grown = larger(grown, over_team(size, sum_of));
+        for (Index i = lane; i < n; i += WARP) size += modulus(number(y, p * n + i));
+        grown = larger(grown, over_lanes(size, sum_of));
     }
-    inf = over_team(inf, larger), one = over_team(one, larger);
-    const bool writes = member == 0 && lane == 0;
+    inf = over_lanes(inf, larger), one = over_lanes(one, larger);
+    const bool writes = lane == 0;
     if (writes) {
         out[slice] = inf, out[count + slice] = one, out[2 * count + slice] = grown;
         out[3 * count + slice] = info ? double(info[slice]) : 0.0;
@@ -92,7 +78,7 @@ tcs_stack_measure(
     for (Index c0 = 0; c0 < k; c0 += AT_ONCE) {
         const int some = int(min(Index(AT_ONCE), k - c0));
         double rest[AT_ONCE] = {}, size[AT_ONCE] = {};
-        for (Index i0 = member * ROWS; i0 < n; i0 += TEAM * ROWS) {
+        for (Index i0 = 0; i0 < n; i0 += ROWS) {
             const Index i = i0 + group;
             Sum<EXACT> re[AT_ONCE], im[AT_ONCE];
             for (Index j = first; i < n && j < n; j += LANES) {
@@ -123,7 +109,7 @@ tcs_stack_measure(
         }
         #pragma unroll
         for (int c = 0; c < AT_ONCE; ++c) {
-            const double r = over_team(rest[c], larger), of_x = over_team(size[c], larger);
+            const double r = over_lanes(rest[c], larger), of_x = over_lanes(size[c], larger);
             if (writes && c < some) {
                 out[(4 + c0 + c) * count + slice] = r, out[(4 + k + c0 + c) * count + slice] = of_x;
             }

@@ -16,7 +16,8 @@
 //
 // A number in `room` is there as soon as the upper half of each part is not all ones, so there are no flags.  A block
 // takes its columns when it starts, and waits only for blocks of the same system with columns to the left, which have
-// started before.  So some block can always go on, also if the device has no room for all of them.
+// started before.  So some block can always go on, also if the device has no room for all of them.  The first block of
+// each system starts first, then the second of each: then the blocks of one system do not wait for each other.
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.
@@ -267,13 +268,12 @@ tcs_solve_across(
 ) {
     __shared__ __align__(16) Shared shared;
     const int n = int(unknowns), even = n + n % 2, of_a = (n + COLUMNS - 1) / COLUMNS;
-    const int of_sides = (int(k + probes) + COLUMNS - 1) / COLUMNS, of_system = of_a + of_sides;
     // The number of blocks that have started, minus 1.
     unsigned* const started = reinterpret_cast<unsigned*>(room + count * even * MOST);
     if (threadIdx.x == 0) shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
     __syncthreads();
-    const Index slice = shared.block / of_system;
-    const int block = int(shared.block) % of_system;
+    const Index slice = shared.block % count;
+    const int block = int(shared.block / count);
     const bool has_sides = block >= of_a;
     const int first = (has_sides ? block - of_a : block) * COLUMNS;
     Sent* const sent = room + slice * even * MOST;  // [even][MOST]; all multipliers of rows beyond n are sent, too

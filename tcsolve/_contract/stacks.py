@@ -39,7 +39,8 @@ class Stacks(Protocol):
     Attributes
     ----------
     MEASURED_COLUMNS : int
-        Largest number of right-hand sides for `measure_one` to be fast; 0 if there is no such function.
+        Largest number of right-hand sides for `measure_large` to be fast with one system; 0 if there is no
+        such function.
     """
 
     MEASURED_COLUMNS: int
@@ -135,8 +136,16 @@ class Stacks(Protocol):
 
     # ---- factors by the libraries ----------------------------------------------
 
-    def most_at_once(self, kind, n):
-        """Return how many n x n matrices `factor` can factor in one call."""
+    def most_at_once(self, dtype, kind, shape):
+        """Return how many of several systems are solved fastest by one call of `factor_and_solve`.
+
+        Parameters
+        ----------
+        dtype, kind
+            As in `bytes_at_once`.
+        shape : tuple of int
+            (m, n, columns), as in `bytes_for_columns`.  If `columns` is 0, the call is `factor`.
+        """
 
     def factor(self, a, kind, columns, careful=False):
         """Return the factors of a stack (see `StackFactors`).
@@ -202,23 +211,24 @@ class Stacks(Protocol):
             has zeros before the call.
         """
 
-    def measure_one(self, a, band, y, b, info, board, *, residuals=None):
-        """Return x of one system, and fill `board` with its verification, by one launch on the whole device.
+    def measure_large(self, a, band, y, b, info, board, *, residuals=None):
+        """Return x (m, n, k), and fill `board` with its verification, by one launch on the whole device.
 
         Parameters
         ----------
-        a : array, shape (n, n)
+        a : array, shape (m, n, n)
         band : tuple of int
             (below, above): the numbers of diagonals that are read.  Other entries count as zero.
-        y : array, shape (k + c, n), contiguous
-            Its rows are the columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128.
-        b : array, shape (n, k)
+        y : array, shape (m, k + c, n)
+            The rows of y[s] are the columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128;
+            y[s] is contiguous.
+        b : array, shape (m, n, k)
             It has the dtype of a, and so has x.
-        info : array of int32, shape (1,), or None
-            The info of the factorization.
-        board : array, shape (9 + 2 k, 1), float64, contiguous
+        info : array of int32, shape (m,), or None
+            The info of the factorizations.
+        board : array, shape (9 + 2 k, m), float64, contiguous
             Zeros before the call, or after a call of `read_as` that has filled the rows `seen`.  Receives the
             rows `seen` of `read_as`, then the rows `out` of `measure`.
-        residuals : array, shape (k, n), contiguous, optional
+        residuals : array, shape (m, k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
         """

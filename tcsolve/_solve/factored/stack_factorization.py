@@ -22,7 +22,7 @@ from tcsolve._solve.problem.trivial import solve_empty
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
 from tcsolve._solve.vendor.settle import settled
-from tcsolve._solve.vendor.solve import answered, together
+from tcsolve._solve.vendor.solve import answered
 from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, SEEN, System
 from tcsolve._steps import guarded, note
 
@@ -99,7 +99,7 @@ class StackFactorization:
         planned = moved_bytes + _require_room(ops, a)
         factors, (m, n) = None, stack.shape[:2]
         if m:
-            size = together(ops, "general", m, n)
+            size = ops.vendor.most_at_once(stack.dtype, "general", (m, n, 0))
             is_whole = m <= size
             how = (stack, "general", nrhs)
             factors = ops.vendor.factor(*how) if is_whole else InParts.of(ops, stack, nrhs, size)

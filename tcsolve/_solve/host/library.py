@@ -20,14 +20,14 @@ __all__ = ["MEASURED_COLUMNS", "factor", "measure", "most_at_once", "rows"]
 ACROSS = 24
 # Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
 TRANSPOSED = 64
-# Largest number of right-hand sides for `measure_one`, which this module does not have (see `Stacks`).
+# Largest number of right-hand sides for `measure_large`, which this module does not have (see `Stacks`).
 MEASURED_COLUMNS = 0
 # About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
 WORK_ENTRIES = 1 << 16
 
 
-def most_at_once(kind, n):
-    """Return how many n x n matrices `factor` can factor in one call."""
+def most_at_once(dtype, kind, shape):
+    """Return how many matrices `factor` can factor in one call."""
     return 1 << 60
 
 

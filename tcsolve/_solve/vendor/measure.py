@@ -24,25 +24,25 @@ __all__ = [
     "doubtful",
     "errors_of",
     "errors_on",
-    "is_one",
+    "is_large",
     "limits",
     "look_at",
     "measure",
     "measure_again",
     "ordinary",
+    "rows_of",
     "safe_errors",
 ]
 
 # Number of rows of the result of `vendor.measure`, besides two for each right-hand side.
 MEASURED = 4
-# Largest n of a single matrix for which `vendor.measure` is called without `known`.  This takes one launch on
-# one multiprocessor.
+# Up to this n, a single system with many right-hand sides is measured without products.
 MEASURED_AT_ONCE = 192
 # Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
 AT_ONCE = 64
-# One launch on the whole device measures one system with up to FEW right-hand sides.  If the system has at
-# most FEW_ROWS unknowns, it may have up to `vendor.MEASURED_COLUMNS` right-hand sides.  For larger systems
-# with more than FEW right-hand sides, products are faster.
+# One launch on the whole device measures all systems of a stack, or one system with up to FEW right-hand
+# sides.  If that one has at most FEW_ROWS unknowns, it may have up to `vendor.MEASURED_COLUMNS` right-hand
+# sides.  For larger systems with more than FEW right-hand sides, products are faster.
 FEW, FEW_ROWS = 4, 1536
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}
@@ -68,10 +68,12 @@ def measure(ops, system, y, info, board):
         function may fill them.  The other rows are zeros before the call.
     """
     a, b, (m, n, k) = system.a, system.b, system.b.shape
-    if is_one(ops, b):
-        # Triangles and Cholesky factors rarely need a correction, which starts from the residual.
-        r = ops.xp.empty((1, k, n), y.dtype) if system.kind == "general" else None
-        x = _measure_one(ops, system, y, info, board, r)
+    if is_large(ops, b):
+        # Triangles and Cholesky factors rarely need a correction, which starts from the residual; of a stack,
+        # few systems need one.
+        keeps = m == 1 and system.kind == "general"
+        r = ops.xp.empty((1, k, n), y.dtype) if keeps else None
+        x = _measure_large(ops, system, y, info, board, r)
         return system._replace(residuals=r), x
     x, found = _as_answer(ops, y[:, :k], b.dtype), board[SEEN:]
     if m > 1 or n <= MEASURED_AT_ONCE:
@@ -90,30 +92,35 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has the matrices that its structure describes, unless it is one that `measure_one` measures.
+    `system` has the matrices that its structure describes, unless `measure_large` measures it.
     `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
     those of the random vectors and of the factors stay zero.
     """
     a, b, (m, _, k) = system.a, system.b, system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if is_one(ops, b):
-        return _measure_one(ops, system, y, None, board, residuals), board
+    if is_large(ops, b):
+        return _measure_large(ops, system, y, None, board, residuals), board
     x = _as_answer(ops, y, b.dtype)
     ops.vendor.measure(a, x, b, y[:, :0], None, board[SEEN:], residuals=residuals)
     return x, board
 
 
-def _measure_one(ops, system, y, info, board, residuals):
-    args = system.a[0], (system.band or ALL_READ)[:2], y[0], system.b[0], info, board
-    r = None if residuals is None else residuals[0]
-    return ops.vendor.measure_one(*args, residuals=r)[None]
+def _measure_large(ops, system, y, info, board, residuals):
+    band = (system.band or ALL_READ)[:2]
+    return ops.vendor.measure_large(system.a, band, y, system.b, info, board, residuals=residuals)
 
 
-def is_one(ops, b):
-    """Tell whether `vendor.measure_one` measures systems with right-hand sides b (m, n, k)."""
-    m, n, k = b.shape
-    most = min(ops.vendor.MEASURED_COLUMNS, FEW) if n > FEW_ROWS else ops.vendor.MEASURED_COLUMNS
-    return m == 1 and n > AT_ONCE and k <= most
+def is_large(ops, b):
+    """Tell whether `vendor.measure_large` measures systems with right-hand sides b (m, n, k)."""
+    (m, n, k), most = b.shape, ops.vendor.MEASURED_COLUMNS
+    if n <= AT_ONCE or not most:
+        return False
+    return m > 1 or n <= MEASURED_AT_ONCE or k <= (min(most, FEW) if n > FEW_ROWS else most)
+
+
+def rows_of(ops, x):
+    """Return x (m, n, k) as rows (m, k, n), in FP64 or complex128."""
+    return ops.xp.swapaxes(ops.converted(x, np.result_type(x.dtype, np.float64)), 1, 2)
 
 
 def _as_answer(ops, y, dtype):
@@ -228,12 +235,12 @@ def _least(system):
 
 def complex_errors(ops, system, x):
     """Return the backward errors (m, k) on the host, for complex x and b and real A."""
-    (m, n, k), wide = x.shape, np.result_type(x.dtype, np.float64)
+    m, n, k = x.shape
     if m == 1 and n > MEASURED_AT_ONCE:
         return errors_of(ops, system, x)
-    found, none = ops.xp.zeros((MEASURED + 2 * k, m)), ops.xp.zeros((m, 0, n), wide)
-    ops.vendor.measure(ops.converted(system.a, x.dtype), x, system.b, none, None, found)
-    (found,) = ops.host(found)
+    system = system._replace(a=ops.converted(system.a, x.dtype))
+    _, board = measure_again(ops, system, rows_of(ops, x).copy())
+    (found,) = ops.host(board[SEEN:])
     rest, size = found[MEASURED : MEASURED + k], found[MEASURED + k :]
     with np.errstate(all="ignore"):
         return np.where(rest == 0, 0.0, rest / found[0] / size).T

@@ -5,10 +5,11 @@ import numpy as np
 from tcsolve._solve.vendor.measure import (
     MEASURED_AT_ONCE,
     errors_on,
-    is_one,
+    is_large,
     look_at,
     measure_again,
     ordinary,
+    rows_of,
     safe_errors,
 )
 from tcsolve._solve.vendor.rcond import rconds_of
@@ -108,11 +109,11 @@ def _step(ops, system, x, factors, error):
     `error` has the measured errors of x.
     """
     m, n, k = x.shape
-    if m == 1 and n > MEASURED_AT_ONCE and not is_one(ops, system.b):
+    if m == 1 and n > MEASURED_AT_ONCE and not is_large(ops, system.b):
         return _step_of_large(ops, system, x, factors, error)
     r = system.residuals
     if r is None:
-        y = _rows(ops, x).copy()
+        y = rows_of(ops, x).copy()
         r = ops.xp.empty_like(y)
         measure_again(ops, system, y, r)
     x, board = _corrected_by(ops, system, x, factors, r)
@@ -124,13 +125,8 @@ def _corrected_by(ops, system, x, factors, r):
     """Return x + A^-1 r and its board on the device; r (m, k, n) is overwritten."""
     with np.errstate(all="ignore"):
         y = factors.solve(r)
-        y += _rows(ops, x)
+        y += rows_of(ops, x)
     return measure_again(ops, system, y)
-
-
-def _rows(ops, x):
-    """Return x (m, n, k) as rows (m, k, n), in FP64 or complex128."""
-    return ops.xp.swapaxes(ops.converted(x, np.result_type(x.dtype, np.float64)), 1, 2)
 
 
 def _step_of_large(ops, system, x, factors, error):

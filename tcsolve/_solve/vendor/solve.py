@@ -29,7 +29,7 @@ from tcsolve._solve.vendor.measure import (
     MEASURED,
     complex_errors,
     doubtful,
-    is_one,
+    is_large,
     measure,
     ordinary,
 )
@@ -55,25 +55,15 @@ __all__ = [
     "require_finite_systems",
     "solve_by_vendor",
     "suits_vendor",
-    "together",
 ]
 
 # Up to LARGEST_ALONE unknowns, a single matrix is solved in FP64 without our LU, because its launches take
 # longer.  Devices with less than FAST flop/s in FP64 have other limits: for one right-hand side, and for
 # several.  For several, the refinement that follows our LU has more launches.
 LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
-# Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
-# The second limit is for positive definite matrices.
-LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
-# For these n, on devices with at least FAST flop/s, an elimination solves all systems of a stack at the same
-# time.
-ELIMINATED_TOGETHER = range(LARGEST_TOGETHER + 1, 1025)
-# Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
-# small part of the device.
-FEW, FEW_ROWS = 4, 128
-# Bytes of the factors that are computed at a time for a long stack; and the largest number of matrices that
-# the host checks as fast as the device does.
-CHUNK_BYTES, ON_HOST = 1 << 29, 4096
+# Bytes of the factors that are computed at a time for a long stack; the largest number of systems that one
+# launch solves; and the largest number of systems that the host checks as fast as the device does.
+CHUNK_BYTES, CHUNK, ON_HOST = 1 << 29, 1 << 19, 4096
 
 
 def goes_to_vendor(ops, a, b, structure, precision):
@@ -226,26 +216,12 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
 
 
 def _chunk(ops, system):
-    """Return how many matrices are factored together."""
-    (m, n, _), kind = system.b.shape, system.kind
-    item = np.result_type(system.a.dtype, np.float64).itemsize
-    most = min(ops.vendor.most_at_once(kind, n), max(1, CHUNK_BYTES // (n * n * item)))
-    if _bytes_at_once(ops, system) is not None or _is_eliminated(ops, system):
-        return most
-    return min(most, together(ops, kind, m, n))
-
-
-def _is_eliminated(ops, system):
-    """Tell whether an elimination solves all systems of a stack at the same time."""
-    _, n, k = system.b.shape
-    suits = system.kind not in TRIANGULAR and n in ELIMINATED_TOGETHER and 2 * k <= n
-    return suits and rates_for(ops).gemm_flops >= FAST
-
-
-def together(ops, kind, m, n):
-    """Return how many of m matrices the library factors in one call."""
-    largest = LARGEST_DEFINITE_TOGETHER if kind == "positive definite" else LARGEST_TOGETHER
-    return 1 if n > largest or m < FEW and n > FEW_ROWS else ops.vendor.most_at_once(kind, n)
+    """Return how many systems are solved together."""
+    (m, n, k), dtype = system.b.shape, system.a.dtype
+    by_memory = max(1, CHUNK_BYTES // (n * n * np.result_type(dtype, np.float64).itemsize))
+    if _bytes_at_once(ops, system) is not None:
+        return min(CHUNK, by_memory)
+    return min(ops.vendor.most_at_once(dtype, system.kind, (m, n, k + PROBES)), by_memory)
 
 
 def _bytes(ops, system, size):
@@ -343,7 +319,8 @@ def _is_its_own_factor(ops, system):
     """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
     a = system.a
     return (
-        is_one(ops, system.b)
+        len(a) == 1
+        and is_large(ops, system.b)
         and system.kind in TRIANGULAR
         and a.flags.c_contiguous
         and a.dtype.char in "dD"

@@ -74,7 +74,7 @@ class System(NamedTuple):
     exact: bool = False
     ax: Any = None  # A x (n, k) for the first answer x of one large system, if it was computed
     residuals: Any = (
-        None  # b - A x (1, k, n) for the first x of one system, if `measure_one` computed it
+        None  # b - A x (1, k, n) for the first x of one system, if `measure_large` computed it
     )
 
     @property

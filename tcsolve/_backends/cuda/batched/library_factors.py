@@ -45,12 +45,23 @@ PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
 TURNED_COLUMNS = 64
 # Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
+# Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
+# The second limit is for positive definite matrices.
+LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
+# Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
+# small part of the device.
+FEW, FEW_ROWS = 4, 128
 
 
-def most_at_once(kind, n):
+def most_at_once(dtype, kind, shape):
     """As `Stacks.most_at_once`."""
-    by_lu = kind == "general" or kind == "positive definite" and n <= CHOLESKY_BY_LU
-    return MOST_LU if by_lu else MOST_TRIANGLES
+    (m, n, columns), is_definite = shape, kind == "positive definite"
+    by_lu = kind == "general" or is_definite and n <= CHOLESKY_BY_LU
+    most = MOST_LU if by_lu else MOST_TRIANGLES
+    if columns and eliminates(dtype, kind, m, n, columns):
+        return most
+    largest = LARGEST_DEFINITE_TOGETHER if is_definite else LARGEST_TOGETHER
+    return 1 if n > largest or m < FEW and n > FEW_ROWS else most
 
 
 def bytes_for_columns(dtype, kind, shape):

@@ -15,7 +15,7 @@ from tcsolve.kernels.system_shapes import FAST_FP64, solve_shape
 __all__ = [
     "KINDS",
     "bytes_at_once",
-    "measure_one",
+    "measure_large",
     "solve_and_judge",
     "solve_at_once",
 ]
@@ -150,10 +150,11 @@ def _shape_on(device, shape, dtype, banded, alone):
     return solve_shape(*shape, dtype, banded, **chip, alone=alone)
 
 
-def measure_one(a, band, y, b, info, board, *, residuals=None):
-    """As `Stacks.measure_one`."""
-    (n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
-    args = (board, x, *steps(a), *band, *steps(b), y, len(y) - k, info, residuals, n, k)
-    grid = measure_blocks(n), 1
-    launch(("measure_one", "tcs_measure_one"), grid, (MEASURE_THREADS, 1), args, macros(a))
+def measure_large(a, band, y, b, info, board, *, residuals=None):
+    """As `Stacks.measure_large`."""
+    (m, n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
+    of_y = y, y.strides[0] // y.itemsize, y.shape[1] - k
+    args = (board, x, *steps(a), *band, *steps(b), *of_y, info, residuals, m, n, k)
+    entry, grid = ("measure_large", "tcs_measure_large"), (m * measure_blocks(n), 1)
+    launch(entry, grid, (MEASURE_THREADS, 1), args, macros(a))
     return x

@@ -32,7 +32,7 @@ def measure(a, x, b, y, info, out, *, residuals=None, known=None):
     m, n, k = x.shape
     shape = stack_shape(m, n)
     arrays = (*steps(a), *steps(x), *steps(b), y, y.strides[0] // y.itemsize, y.shape[1])
-    args, defines = (out, residuals, *arrays, info, m, n, k), macros(a) | shape.defines
+    args, defines = (out, residuals, *arrays, info, m, n, k), macros(a) | {"LANES": shape.lanes}
     entry, grid = ("measure_stack", "tcs_stack_measure"), (shape.blocks, 1)
     launch(entry, grid, (STACK_THREADS, 1), args, defines, shape.shared)
 

@@ -8,7 +8,7 @@ from tcsolve._backends.cuda.batched.library_factors import (
 )
 from tcsolve._backends.cuda.batched.one_launch import (
     bytes_at_once,
-    measure_one,
+    measure_large,
     solve_and_judge,
     solve_at_once,
 )
@@ -22,7 +22,7 @@ __all__ = [
     "factor",
     "factor_and_solve",
     "measure",
-    "measure_one",
+    "measure_large",
     "most_at_once",
     "read_as",
     "rows",

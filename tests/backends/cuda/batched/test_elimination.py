@@ -180,13 +180,13 @@ def test_many_columns_of_one_system_are_measured_by_one_launch(cupy, n, k, dtype
 
     wide = np.result_type(dtype, np.float64)
     a, b = matrices("general", dtype, 1, n), right_hand_sides(dtype, 1, n, k)
-    y = right_hand_sides(wide, 1, k + 2, n, seed=5)[0]
-    info, wanted, rest = np.array([3], np.int32), np.zeros((9 + 2 * k, 1)), np.empty((k, n), wide)
-    x = HostVendor().measure_one(a[0], (n, n), y, b[0], info, wanted, residuals=rest)
+    y, info = right_hand_sides(wide, 1, k + 2, n, seed=5), np.array([3], np.int32)
+    wanted, rest = np.zeros((9 + 2 * k, 1)), np.empty((1, k, n), wide)
+    x = HostVendor().measure_large(a, (n, n), y, b, info, wanted, residuals=rest)
 
-    args = (cupy.asarray(a[0]), (n, n), *map(cupy.asarray, (y, b[0], info)))
+    args = (cupy.asarray(a), (n, n), *map(cupy.asarray, (y, b, info)))
     found, left = cupy.zeros(wanted.shape), cupy.empty(rest.shape, wide)
-    assert cupy.array_equal(vendor.measure_one(*args, found, residuals=left), cupy.asarray(x))
+    assert cupy.array_equal(vendor.measure_large(*args, found, residuals=left), cupy.asarray(x))
 
     # The host adds up the moduli of complex64 in FP32.
     rtol = 2.0**-20 if dtype == "F" else 4 * n * 2.0**-53

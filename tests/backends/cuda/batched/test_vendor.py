@@ -300,24 +300,47 @@ def test_entries_that_are_not_read_change_no_bit_of_an_answer(
 
 
 @pytest.mark.parametrize("dtype", "fdFD")
-@pytest.mark.parametrize("n, k", [(1, 1), (65, 1), (200, 4), (513, 2), (1500, 1), (2050, 3)])
+@pytest.mark.parametrize(
+    "m, n, k",
+    [(1, 1, 1), (1, 65, 1), (1, 200, 4), (1, 513, 2), (1, 1500, 1), (1, 2050, 3)]
+    + [(40, 65, 1), (7, 130, 70), (5, 300, 9), (3, 700, 2)],
+)
 @pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
-def test_one_large_system_is_verified_as_on_the_host(cupy, vendor, n, k, dtype, how):
+def test_large_systems_are_verified_as_on_the_host(cupy, vendor, m, n, k, dtype, how):
     wide = np.result_type(dtype, np.float64)
-    a, b = matrices(None, dtype, 1, n), right_hand_sides(dtype, 1, n, k)
-    y = right_hand_sides(wide, k + 2, n, seed=5)
+    a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
+    y = right_hand_sides(wide, m, k + 2, n, seed=5)
+    on_device = [strided(cupy, v, how) for v in (a, b)]
     for band in ((ALL, ALL), (0, ALL), (ALL, 0), (0, 0)):
-        for info in (None, np.array([3], np.int32)):
-            wanted, found = np.zeros((9 + 2 * k, 1)), cupy.zeros((9 + 2 * k, 1))
-            r, of_found = np.empty((k, n), wide), cupy.empty((k, n), wide)
-            x = HostVendor().measure_one(a[0], band, y, b[0], info, wanted, residuals=r)
-            on_device = [strided(cupy, v, how)[0] for v in (a, b)]
+        for info in (None, np.arange(3, 3 + m, dtype=np.int32)):
+            wanted, found = np.zeros((9 + 2 * k, m)), cupy.zeros((9 + 2 * k, m))
+            r, of_found = np.empty((m, k, n), wide), cupy.empty((m, k, n), wide)
+            x = HostVendor().measure_large(a, band, y, b, info, wanted, residuals=r)
             of_info = None if info is None else cupy.asarray(info)
             args = on_device[0], band, cupy.asarray(y), on_device[1], of_info, found
-            assert np.array_equal(vendor.measure_one(*args, residuals=of_found).get(), x)
+            assert np.array_equal(vendor.measure_large(*args, residuals=of_found).get(), x)
             rtol = 2.0**-22 if dtype in "fF" else 8 * n * 2.0**-53
             np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
-            assert (np.abs(of_found.get() - r) <= rtol * wanted[9 : 9 + k]).all()
+            assert (np.abs(of_found.get() - r) <= rtol * wanted[9 : 9 + k].T[:, :, None]).all()
+
+
+def test_a_large_system_is_verified_alike_alone_and_in_a_stack(cupy, vendor):
+    (m, n, k), board = (5, 200, 3), cupy.zeros((15, 5))
+    a, b, y = (
+        cupy.asarray(v)
+        for v in (
+            matrices(None, "d", m, n),
+            right_hand_sides("d", m, n, k),
+            right_hand_sides("d", m, k + 1, n, seed=5),
+        )
+    )
+    x = vendor.measure_large(a, (ALL, ALL), y, b, None, board)
+    for s in range(m):
+        one, alone = slice(s, s + 1), cupy.zeros((15, 1))
+        assert cupy.array_equal(
+            vendor.measure_large(a[one], (ALL, ALL), y[one], b[one], None, alone), x[one]
+        )
+        assert cupy.array_equal(alone[:, 0], board[:, s])
 
 
 def test_nan_and_inf_are_seen_where_one_large_system_is_verified(cupy, vendor):
@@ -331,8 +354,8 @@ def test_nan_and_inf_are_seen_where_one_large_system_is_verified(cupy, vendor):
     ):
         for bad in (np.nan, np.inf):
             kept, where[place] = where[place], bad
-            found, args = cupy.zeros((11, 1)), map(cupy.asarray, (y, b))
-            vendor.measure_one(cupy.asarray(a), (ALL, ALL), *args, None, found)
+            found, args = cupy.zeros((11, 1)), (cupy.asarray(v)[None] for v in (y, b))
+            vendor.measure_large(cupy.asarray(a)[None], (ALL, ALL), *args, None, found)
             where[place] = kept
             found = found.get()[:, 0]
             odd = [i for i in range(11) if not np.isfinite(found[i]) or i == 3 and found[i]]

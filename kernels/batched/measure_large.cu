@@ -1,19 +1,21 @@
-// Norms and residuals that verify one system A x = b of many unknowns, in one launch that fills the device.
+// Norms and residuals that verify systems A x = b of many unknowns, each by many multiprocessors, in one launch.
 //
-//   board  double[SEEN + 4 + 2 k], zero before the launch: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the
-//          largest ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and
+//   board  double[SEEN + 4 + 2 k][count], zero before the launch: the numbers of `tell` (reading.cuh), ||A||_inf,
+//          ||A||_1, the largest ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and
 //          max |x| of each.  A norm or size that is computed from a NaN is NaN; info and the numbers of `tell` never
 //          are.
-//   a      n x n, T_A, or pairs of T_A if COMPLEX, entry (i, j) at i a_row + j a_col (steps count entries).
+//   a      count matrices n x n, T_A, or pairs of T_A if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col (steps
+//          count entries).
 //   below, above  the numbers of diagonals of a that are read; other entries are taken for zero.
-//   x      T_A (or pairs) n x k, contiguous: its columns become the first k rows of y, rounded.
-//   y      double (or pairs), contiguous rows of n: solutions of A x = b, then A^-1 of `probes` vectors.
-//   b      n x k, T_A, or pairs, entry (i, c) at i b_row + c b_col.
-//   info   int, or null for 0.
-//   r      double (or pairs), contiguous rows of n, one for each column: becomes b - A x; or null.
+//   x      T_A (or pairs) [count][n][k], contiguous: its columns become the first k rows of y, rounded.
+//   y      double (or pairs) [count][k + probes][n], entry (s, p, i) at s y_step + p n + i: solutions of A x = b, then
+//          A^-1 of `probes` vectors.
+//   b      count matrices n x k, T_A, or pairs, entry (s, i, c) at s b_step + i b_row + c b_col.
+//   info   int[count], or null for 0.
+//   r      double (or pairs) [count][k][n], contiguous: becomes b - A x; or null.
 //
-// Grid 1 + ceil(n / 8) + ceil(n / 32), block 256: one block for y, then blocks for rows, one to a warp, then blocks for
-// columns, 32 to a block.
+// Grid count (1 + ceil(n / 8) + ceil(n / 32)), block 256: for each system one block for y, then blocks for rows, one to
+// a warp, then blocks for columns, 32 to a block.
 // Defines T_A (float or double), COMPLEX (0 or 1).
 // Rounding: norms in FP64, in an order that depends on n, below and above alone; residuals are summed in two doubles.
 
@@ -30,7 +32,7 @@ struct System {
     T_A* x;
     const double* y;
     const T_A* b;
-    Index b_row, b_col, n, k;
+    Index b_row, b_col, n, k, count;
     double* r;
 
     // Entry j of answer c.
@@ -42,18 +44,17 @@ struct System {
     // Raises a number of the board to the largest v of the block.
     __device__ __forceinline__ void report(Index number, double v) const {
         v = over_block<WARPS>(v, larger);
-        if (threadIdx.x == 0 && v != 0) raise(board + number, v);
+        if (threadIdx.x == 0 && v != 0) raise(board + number * count, v);
     }
 
-    // The sizes of A^-1 times the vectors, and info.
-    __device__ void look_at_probes(Index probes, const int* info) const {
+    // The sizes of A^-1 times the vectors.
+    __device__ void look_at_probes(Index probes) const {
         for (Index p = k; p < k + probes; ++p) {
             double size = 0;
             for (Index i = threadIdx.x; i < n; i += THREADS) size += modulus(number(y, p * n + i));
             size = over_block<WARPS>(size, sum_of);
-            if (threadIdx.x == 0) raise(board + SEEN + 2, size);
+            if (threadIdx.x == 0) raise(board + (SEEN + 2) * count, size);
         }
-        if (threadIdx.x == 0 && info) board[SEEN + 3] = *info;
     }
 
     __device__ void look_at_row(Index i, int lane) const {
@@ -132,14 +133,25 @@ struct System {
 };
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_measure_one(
-    double* board, T_A* x, const T_A* a, Index a_row, Index a_col, Index below, Index above, const T_A* b, Index b_row,
-    Index b_col, const double* y, Index probes, const int* info, double* r, Index n, Index k
+tcs_measure_large(
+    double* board, T_A* x, const T_A* a, Index a_step, Index a_row, Index a_col, Index below, Index above, const T_A* b,
+    Index b_step, Index b_row, Index b_col, const double* y, Index y_step, Index probes, const int* info, double* r,
+    Index count, Index n, Index k
 ) {
-    const System s = {board, {a, a_row, a_col, {below, above, 0}}, x, y, b, b_row, b_col, n, k, r};
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const Index row_blocks = (n + WARPS - 1) / WARPS, block = blockIdx.x;
-    if (block == 0) s.look_at_probes(probes, info);
-    else if (block <= row_blocks) s.look_at_row((block - 1) * WARPS + warp, lane);
-    else s.look_at_columns((block - 1 - row_blocks) * WARP, lane, warp);
+    const Index row_blocks = (n + WARPS - 1) / WARPS, blocks = 1 + row_blocks + (n + WARP - 1) / WARP;
+    const Index slice = blockIdx.x / blocks, block = blockIdx.x % blocks;
+    const System s = {
+        board + slice, {a + PARTS * slice * a_step, a_row, a_col, {below, above, 0}}, x + PARTS * slice * n * k,
+        y + PARTS * slice * y_step, b + PARTS * slice * b_step, b_row, b_col, n, k, count,
+        r ? r + PARTS * slice * n * k : nullptr
+    };
+    if (block == 0) {
+        s.look_at_probes(probes);
+        if (threadIdx.x == 0 && info) s.board[(SEEN + 3) * count] = info[slice];
+    } else if (block <= row_blocks) {
+        s.look_at_row((block - 1) * WARPS + warp, lane);
+    } else {
+        s.look_at_columns((block - 1 - row_blocks) * WARP, lane, warp);
+    }
 }
