@@ -5,9 +5,11 @@ import textwrap
 
 import numpy as np
 
-__all__ = ["as_text"]
+__all__ = ["as_text", "message", "small_error"]
 
 WIDTH, NAMES = 80, 16
+# Up to this estimated forward error x has correct digits, whatever rcond is.
+SMALL_ERROR = 1e-3
 
 
 def as_text(solution):
@@ -28,8 +30,28 @@ def as_text(solution):
         lines["note"] = solution.note
     if solution.statuses.ndim:
         lines["matrices"] = _tally(solution)
-    told = f"{_words(solution.status)}: {solution.status.value}"
+    told = f"{_words(solution.status)}: {message(solution)}"
     return "\n".join([textwrap.fill(told, WIDTH), *(_line(*line) for line in lines.items())])
+
+
+def message(solution):
+    """Return the message of the status; for an ill-conditioned A it tells a forward error that is small."""
+    error = small_error(solution)
+    if solution.status.name != "ILL_CONDITIONED" or error is None:
+        return solution.status.value
+    return (
+        "The backward error meets the bound, and the matrix is singular to working precision (rcond < eps), "
+        f"but the forward error, estimated with double-double residuals, is {error:.1e}; x is accurate if "
+        "the entries of A and b are exact."
+    )
+
+
+def small_error(solution):
+    """Return the largest estimated forward error if x has correct digits by it; else None."""
+    if solution.forward_error is None:
+        return None
+    largest = float(np.max(solution.forward_error, initial=0.0))  # NaN if any is NaN
+    return largest if largest <= SMALL_ERROR else None
 
 
 def _line(name, text):

@@ -16,7 +16,7 @@ from tcsolve._errors import (
     SingularError,
     warn,
 )
-from tcsolve._report import as_text
+from tcsolve._report import as_text, message
 
 __all__ = [
     "MISSED",
@@ -392,7 +392,7 @@ def raise_or_warn(solution, places=None):
         status is Status.NONFINITE_INPUT and solution.rcond == 0
     ):
         warn(
-            f"Ill-conditioned matrix detected: rcond = {solution.rcond}{which}. {status.value}",
+            f"Ill-conditioned matrix detected: rcond = {solution.rcond}{which}. {message(solution)}",
             LinAlgWarning,
         )
 

@@ -15,6 +15,7 @@ from tcsolve import matrices
 from tcsolve._checks import STRUCTURES
 from tcsolve._errors import InputError, TcsolveError
 from tcsolve._plan import MODEL_NAMES, PRECISIONS
+from tcsolve._report import small_error
 from tcsolve._solution import Status, plain
 from tcsolve._solve.api import solve_ex
 from tcsolve._solve.problem.request import RESIDUALS
@@ -237,7 +238,9 @@ def _solve(args):
     if args.output and not report["finite"] and not args.quiet:
         say("warning", f"x is not written to {args.output}, because it is not finite")
     if solution.status is Status.ILL_CONDITIONED and not args.quiet:
-        say("warning", f"rcond = {solution.rcond:.1e}: x may have no correct digit")
+        error = small_error(solution)
+        doubt = "x may have no correct digit" if error is None else f"forward error {error:.1e}"
+        say("warning", f"rcond = {solution.rcond:.1e}: {doubt}")
     return _exit_code(solution.status)
 
 

@@ -7,6 +7,7 @@ import textwrap
 
 import numpy as np
 
+from tcsolve._report import message
 from tcsolve.cli.machine import versions
 from tcsolve.cli.messages import print_aligned
 
@@ -39,7 +40,7 @@ def report_of(problem, solution):
         },
         **{name: getattr(solution, name) for name in names},
         "ok": solution.status.ok,
-        "message": solution.status.value,
+        "message": message(solution),
         "finite": finite,
         "forward_error": forward,
         "forward_error_estimate": solution.forward_error,
@@ -55,7 +56,7 @@ def print_report(report, solution, stream):
     lines = {
         "matrix": f"{matrix['name']}, n = {matrix['n']}, {matrix['dtype']}, "
         f"norm {matrix['norm_inf']:.3g}{cond}{rhs}",
-        "verdict": solution.status.value,
+        "verdict": message(solution),
         "precision": f"{solution.precision} (tried {', '.join(solution.rungs)}) on {solution.device}",
         "steps": _worst(solution.iterations),
         "backward error": f"{worst:.1e} (bound {solution.bound:.1e})",

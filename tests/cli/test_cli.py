@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -107,6 +108,15 @@ def test_ill_conditioned_answer_has_a_code_of_its_own_and_a_warning(capsys):
     out, err = capsys.readouterr()
     assert Status.ILL_CONDITIONED.value in out
     assert err.startswith("tcsolve: warning: rcond = ") and err.count("\n") == 1
+
+
+def test_an_ill_conditioned_answer_with_a_small_forward_error_tells_the_error(capsys):
+    argv = ["solve", "gen:svd_cluster0", "--n", "30", "--cond", "1e15", "--precision", "fp64"]
+    assert cli.main([*argv, "--residual", "double-double"]) == 3
+    out, err = capsys.readouterr()
+    assert "no correct digit" not in out + err
+    assert "the forward error, estimated with" in " ".join(out.split())
+    assert re.fullmatch(r"tcsolve: warning: rcond = \S+: forward error 1\.\de-16\n", err)
 
 
 def test_singular_matrix_exits_with_1_and_writes_no_x(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """Solves with double-double residuals: x is accurate to its last bits, or the status says that it is not."""
 
+import dataclasses
 import itertools
 import warnings
 
@@ -282,16 +283,76 @@ def test_the_usual_residual_changes_nothing():
         np.testing.assert_array_equal(solve(a, b, residual="fp64"), solve(a, b))
 
 
-def test_mpmath_finds_the_same_x():
-    mpmath = import_or_skip("mpmath")
-    a, b = system("svd_geo", 1e12, n=30)
+def by_mpmath(mpmath, a, b):
+    """Return a function that gives the relative error of an x."""
     with mpmath.workdps(60):
-        x = mpmath.lu_solve(mpmath.matrix(a.tolist()), mpmath.matrix(b.tolist()))
-        found = solve_ex(a, b, **DD)
-        size = max(abs(v) for v in x)
-        error = max(abs(mpmath.mpf(float(u)) - v) for u, v in zip(found.x, x, strict=True))
-        assert error <= found.forward_error[0] * size
-    assert found.forward_error[0] <= 2 * U
+        exact = mpmath.lu_solve(mpmath.matrix(a.tolist()), mpmath.matrix(b.tolist()))
+        size = max(abs(v) for v in exact)
+
+    def error(x):
+        with mpmath.workdps(60):
+            pairs = zip(x, exact, strict=True)
+            return float(max(abs(mpmath.mpf(float(u)) - v) for u, v in pairs) / size)
+
+    return error
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cond", [1e6, 1e12, 1e14, 1e15, 1e18])
+def test_the_error_against_mpmath_is_at_most_the_estimate(family, cond):
+    a, b = system(family, cond, n=30)
+    error = by_mpmath(import_or_skip("mpmath"), a, b)
+
+    for precision in ("auto", "fp64", LOW):
+        found = solve_ex(a, b, precision=precision, **DD)
+
+        # Without an estimate, rcond is unknown or the status is bad.
+        estimate = found.forward_error[0]
+        assert error(found.x) <= estimate or np.isnan(estimate) and np.isnan(found.rcond)
+        assert not found.status.ok or error(found.x) <= 2 * U
+        if cond <= 1e14 and precision != LOW:
+            assert found.status.ok and estimate <= 2 * U
+        if cond == 1e18:
+            assert not found.status.ok
+
+
+@pytest.mark.parametrize("update", ["fp32", "fp16x3"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_classical_refinement_with_coarse_factors_is_enough_up_to_1e6(family, update):
+    a, b = system(family, 1e6, n=30)
+    error = by_mpmath(import_or_skip("mpmath"), a, b)
+    plan = Plan(update, block=16, fallback=False, method="ir")
+
+    found = solve_ex(a, b, precision=plan, **DD)
+
+    assert found.status.ok and error(found.x) <= found.forward_error[0] <= 2 * U
+
+
+def test_the_warning_of_an_ill_conditioned_matrix_tells_a_forward_error_that_is_small():
+    a, b = system("svd_cluster0", 1e15, n=30)
+    found = solve_ex(a, b, precision="fp64", **DD)
+    assert found.status is Status.ILL_CONDITIONED
+    assert relative_error(found.x, solution(a, b)) <= found.forward_error[0] <= 2 * U
+    for residual, told, not_told in (
+        ("double-double", f"forward error.* is {found.forward_error[0]:.1e}", "no correct digit"),
+        ("fp64", "no correct digit", "forward error"),
+    ):
+        with pytest.warns(tcsolve.LinAlgWarning, match=told) as caught:
+            solve(a, b, precision="fp64", residual=residual)
+        assert len(caught) == 1 and caught[0].category is tcsolve.LinAlgWarning
+        assert not_told not in str(caught[0].message)
+    assert "no correct digit" not in str(found)
+
+
+def test_a_stack_tells_a_forward_error_only_if_all_are_small():
+    a, b = system("svd_cluster0", 1e15, n=30)
+    found = solve_ex(np.stack([a, np.eye(30)]), b, precision="fp64", **DD)
+    assert found.status is Status.ILL_CONDITIONED
+    assert f"{found.forward_error.max():.1e}; x is accurate" in " ".join(str(found).split())
+    for worse in (0.5, np.nan):
+        errors = np.array([[worse], [1e-16]])
+        some = dataclasses.replace(found, forward_error=errors)
+        assert "no correct digit" in str(some)
 
 
 @pytest.mark.gpu
