@@ -135,7 +135,8 @@ class LimitRow(NamedTuple):
     """Largest condition numbers for which LU-IR and GMRES-IR are proved to converge, by the kind of error.
 
     For the forward error, the residuals and the products of GMRES are in quadruple precision, for the
-    backward error in FP64.  `in_fp64` is the limit of GMRES-IR with products in FP64.
+    backward error in FP64.  `in_fp64` is the limit of GMRES-IR with products in FP64.  TF32 has the roundoff
+    of FP16, and so its limits.
     """
 
     factors: str
@@ -148,8 +149,10 @@ class LimitRow(NamedTuple):
 LIMITS = (
     LimitRow("bf16", "backward", 3e2, 1e6, 1e6),
     LimitRow("fp16", "backward", 2e3, 3e6, 3e6),
+    LimitRow("tf32", "backward", 2e3, 3e6, 3e6),
     LimitRow("fp32", "backward", 2e7, 5e7, 5e7),
     LimitRow("bf16", "forward", 3e2, 2e10, 8e6),
     LimitRow("fp16", "forward", 2e3, 2e11, 3e7),
+    LimitRow("tf32", "forward", 2e3, 2e11, 3e7),
     LimitRow("fp32", "forward", 2e7, 2e15, 1e10),
 )

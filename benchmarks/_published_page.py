@@ -131,7 +131,10 @@ OURS = {
         "proved limits themselves. 'ours' is the largest up to which all runs converge: to a backward error "
         "of u sqrt(n), or, with residuals and products of A in double-double and factors that are applied in "
         "FP64, to a forward error of 2 u in the infinity norm. 'fails at' is the next one (a dash: none), "
-        "and 'in n/2 steps' is the largest up to which all runs converge in at most n/2 steps."
+        "and 'in n/2 steps' is the largest up to which all runs converge in at most n/2 steps. 'fgmres' "
+        "has the factors as right preconditioner, 'gmres' as left preconditioner, which the theory assumes. "
+        "There are no FP8 factors in tcsolve, so the limits for FP8 are not compared. The last half decades "
+        "of 'ours' depend on the processor, because BLAS adds in another order on another one."
     ),
 }
 # What the page says about rows that agree, for tables that do not compare counts.

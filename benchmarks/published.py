@@ -36,7 +36,8 @@ SPD_PRECISIONS = (
     ("FP32, FP64, FP64", False, 1e-4),
 )
 # The factors whose limits are sought, and the largest relative error of an accurate x.
-LIMIT_UPDATES, ACCURATE = ["bf16@each", "bf16", "fp16@each", "fp16", "fp32"], 2.0**-52
+LIMIT_UPDATES = ["bf16@each", "bf16", "fp16@each", "fp16", "tf32@each", "fp32"]
+LIMIT_METHODS, ACCURATE = ["ir", "fgmres", "gmres"], 2.0**-52
 
 
 def main():
@@ -256,7 +257,7 @@ def limits():
     proved = {limit for row in LIMITS for limit in (row.ir, row.gmres, row.in_fp64)}
     kappas = sorted({10.0 ** (k / 2) for k in range(2, 33)} | proved)
     given = [{"generate": "svd_geo", "n": 100, "cond": kappas}]
-    grid = {"precision": LIMIT_UPDATES, "method": ["ir", "fgmres"], **GRID}
+    grid = {"precision": LIMIT_UPDATES, "method": LIMIT_METHODS, **GRID}
     rows = []
     for error, residual in (("backward", "fp64"), ("forward", "double-double")):
         plans = grid | {"residual": residual}
@@ -264,10 +265,8 @@ def limits():
         for update in LIMIT_UPDATES:
             place = update.partition("@")[0], error
             theirs = next(row for row in LIMITS if (row.factors, row.error) == place)
-            for method, *known in (
-                ("ir", theirs.ir, None),
-                ("fgmres", theirs.gmres, theirs.in_fp64),
-            ):
+            for method in LIMIT_METHODS:
+                known = (theirs.ir, None) if method == "ir" else (theirs.gmres, theirs.in_fp64)
                 own = [r for r in runs if (r["update"], r["method"]) == (update, method)]
                 rows.append(limit_row(update, error, method, known, own, kappas))
     return rows
