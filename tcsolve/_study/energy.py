@@ -13,8 +13,11 @@ from tcsolve._solve.api import solve_ex
 
 __all__ = ["Energy", "measure_energy", "sampled"]
 
-# NVML renews the power of a GPU about every 20 to 100 ms, so solves are repeated for a second at least.
-LEAST_SECONDS, INTERVAL = 1.0, 0.02
+# NVML renews the power of a GPU about every 20 to 100 ms, so solves are repeated for a second at least.  On
+# some GPUs it is the mean of the last second, so solves are repeated as long before the first sample, too:
+# otherwise the power before them would count.
+LEAST_SECONDS, WARM_SECONDS, INTERVAL = 1.0, 1.0, 0.02
+LEAST_CALLS = 2  # before the first sample
 MILLIWATT = 1e-3
 INSTALL = "pip install 'tcsolve[energy]'"
 
@@ -60,7 +63,7 @@ def measure_energy(problem, plan, device, residual="fp64"):
         ops.host(solution.x[:1])  # waits for the device
 
     try:
-        found = sampled(call, power, LEAST_SECONDS)
+        found = sampled(call, power, LEAST_SECONDS, WARM_SECONDS)
     except (TcsolveError, MemoryError, _Absent) as error:
         return {"energy": f"not measured: {error}"}
     flops = 2 / 3 * problem.n**3 * (4 if np.iscomplexobj(problem.a) else 1)
@@ -72,18 +75,20 @@ def measure_energy(problem, plan, device, residual="fp64"):
     }
 
 
-def sampled(call, power, least_seconds):
+def sampled(call, power, least_seconds, warm_seconds=0.0):
     """Repeat a call for at least `least_seconds`, sample the power in the background, and return `Energy`.
 
     Parameters
     ----------
     call : callable, () -> None
-        It is called twice before the measurement.
+        It is called twice before the measurement, and as often as `warm_seconds` takes.
     power : callable, () -> float
         The present power in watts.
     """
-    for _ in range(2):
+    start, warmed = time.perf_counter(), 0
+    while warmed < LEAST_CALLS or time.perf_counter() - start < warm_seconds:
         call()
+        warmed += 1
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         sampling = pool.submit(_sample, power, stop)

@@ -35,6 +35,26 @@ def test_calls_are_repeated_for_the_time_that_is_asked_for():
     assert len(calls) == found.calls + 2 and found.calls * found.seconds >= 0.2
 
 
+def test_the_power_of_earlier_work_does_not_count():
+    start = time.perf_counter()
+
+    def power():  # the mean of the last 0.3 s: 500 W before the calls, then 100 W
+        return 500.0 - 400.0 * min(1.0, (time.perf_counter() - start) / 0.3)
+
+    call = lambda: time.sleep(0.01)  # noqa: E731
+    assert energy.sampled(call, power, 0.2, warm_seconds=0.3).watts == pytest.approx(100)
+    assert energy.WARM_SECONDS >= 1
+
+
+def test_a_row_has_the_energy_after_the_warm_up(nvml, monkeypatch):
+    asked = []
+    monkeypatch.setattr(energy, "WARM_SECONDS", 1.5)
+    found = energy.Energy(3.0, 0.1, 30.0, 9, 9)
+    monkeypatch.setattr(energy, "sampled", lambda *given: asked.append(given[2:]) or found)
+    energy.measure_energy(matrices.generate("gauss", 10), Plan("fp32"), "cuda")
+    assert asked == [(0.3, 1.5)]
+
+
 def test_a_sample_that_fails_ends_the_measurement_with_its_error():
     def power():
         raise OSError("NVML is gone")
@@ -68,6 +88,7 @@ def nvml(monkeypatch):
     monkeypatch.setattr(energy, "ops_on", lambda device: host)
     monkeypatch.setattr(energy, "why_no_cuda", lambda: None)
     monkeypatch.setattr(energy, "LEAST_SECONDS", 0.3)
+    monkeypatch.setattr(energy, "WARM_SECONDS", 0.0)
     return module
 
 
