@@ -1,16 +1,20 @@
 """What do FP32 and FP16 factors gain over FP64 in time and energy on the problems of a study of 2020?
 
-    python benchmarks/training.py                        # on a GPU; no problem begins after 120 s
+    python benchmarks/training.py                        # on a GPU; no problem begins after --seconds
     python benchmarks/training.py --resume               # the rows that are missing
+    python benchmarks/training.py --emulated             # on a CPU: the steps of FP16 without tensor cores
     python benchmarks/training.py --device cpu --problem "type 4:200" poisson:225
 
-The problems are those of A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110.  Every answer is checked
-before its time is taken.  The steps of cuSOLVER are those that its drivers count.  tcsolve has no LU in FP16
-without tensor cores.  The steps with such an LU are those of the model that rounds the result of every
-operation, for small n.
+The problems are those of A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110, and matrices of the
+SuiteSparse collection.  A matrix that is not in the folder of the collection is left out.  Every answer is
+checked before its time is taken.  The steps of cuSOLVER are those that its drivers count.
+
+tcsolve has no LU in FP16 without tensor cores, so the GPU has no row for it.  `--emulated` counts the steps
+with such an LU for small n: a model on the CPU rounds the result of every operation to FP16.
 """
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -29,6 +33,7 @@ from _harness import (
     save,
     summary,
 )
+from _training_emulated import EMULATED, lines, plans
 from _training_published import beside
 
 import tcsolve
@@ -39,8 +44,10 @@ from tcsolve._study.energy import measure_energy
 DEFAULTS = (
     *("poisson:32041", "boundary:16384", "covariance:16384"),
     *(f"type {i}:8192" for i in range(1, 7)),
-    *("type 4:34000", "type 2:2048", "type 4:2048", "type 6:2048"),
+    *("type 4:34000", "type 2:34000"),
+    *(f"type {i}:{n}" for n in (2048, 16384) for i in range(1, 7)),
 )
+MATRICES = ("cage10", "memplus", "dw4096", "ex40")
 STEPS = {"method": "fgmres", "fallback": False, "max_steps": 200}
 OURS = {
     "FP64": Plan("fp64"),
@@ -48,7 +55,6 @@ OURS = {
     "FP16 on tensor cores": Plan("fp16", **STEPS),
     "three FP16 products": Plan("fp16x3", **STEPS),
 }
-EACH, EACH_LIMIT = "FP16, each operation", 1100
 CUSOLVER = {"cuSOLVER FP32": "ds", "cuSOLVER FP16": "dh", "cuSOLVER TF32": "dx"}
 LARGEST_FOR_CUSOLVER = 46340  # for larger n its 32-bit n * n overflows
 
@@ -60,13 +66,19 @@ class Solver(NamedTuple):
     run: Callable
 
 
+def name_of(word):
+    """Return the name of the problem that `--problem` calls `word`."""
+    kind, _, n = word.partition(":")
+    if kind not in PROBLEMS or not n.isdigit():
+        raise SystemExit(f"--problem {word!r}: write name:n with one of {', '.join(PROBLEMS)}")
+    return f"{kind} n={n}"
+
+
 def problems_of(words, names, folder):
     """Yield (name, make); make(xp) returns (A, condition number or None, a description of this number)."""
     for word in words:
-        kind, _, n = word.partition(":")
-        if kind not in PROBLEMS or not n.isdigit():
-            raise SystemExit(f"--problem {word!r}: write name:n with one of {', '.join(PROBLEMS)}")
-        yield f"{kind} n={n}", lambda xp, kind=kind, n=int(n): make(xp, kind, n)
+        name, (kind, _, n) = name_of(word), word.partition(":")
+        yield name, lambda xp, kind=kind, n=int(n): make(xp, kind, n)
     for name in names:
 
         def load(xp, name=name):
@@ -79,8 +91,6 @@ def problems_of(words, names, folder):
 def solvers(on_device, n):
     """Return {name: Solver}."""
     found = {name: ours(plan) for name, plan in OURS.items()}
-    if n <= EACH_LIMIT:
-        found[EACH] = ours(Plan("fp16@each", **STEPS))
     if on_device and n <= LARGEST_FOR_CUSOLVER:
         from solve import vendor
 
@@ -108,12 +118,19 @@ def by_vendor(run):
     return Solver(solve, solve)
 
 
+def solvers_for(options, n):
+    """Return {name: Solver} for the options of a run."""
+    if options.emulated:
+        return {name: ours(plan) for name, plan in plans(STEPS).items()}
+    return solvers(options.device == "cuda", n)
+
+
 def rows_of(xp, name, a, facts, options, done=()):
-    """Yield a row for each solver that is not in `done`."""
-    n, on_device = len(a), options.device == "cuda"
+    """Yield a row for each solver that is not in `done`; with `--emulated` a row has no time."""
+    n = len(a)
     b = a @ xp.ones(n)
-    timed = device_seconds if on_device else host_seconds
-    for solver, solve in solvers(on_device, n).items():
+    timed = device_seconds if options.device == "cuda" else host_seconds
+    for solver, solve in solvers_for(options, n).items():
         if solver in done:
             continue
         row = {"problem": name, "n": n, **facts, "solver": solver}
@@ -122,7 +139,7 @@ def rows_of(xp, name, a, facts, options, done=()):
             error = backward_error(xp, a, x, b)
             row |= {"steps": steps, "backward_error": error, "bound": 2.0**-53 * n**0.5}
             row["solved"] = bool(error <= row["bound"]) and steps >= 0
-            if row["solved"] and solver != EACH:
+            if row["solved"] and not options.emulated:
                 row["seconds"] = summary(timed(lambda s=solve: s.run(a, b), options.repeats))
                 if solver in OURS:
                     problem = SimpleNamespace(a=a, b=b, n=n)
@@ -132,26 +149,30 @@ def rows_of(xp, name, a, facts, options, done=()):
         yield row
 
 
-def measure(options, facts, rows):
-    """Append the rows of the missing problems until the time is over; return the problems left out."""
+def measure(options, path, facts, rows):
+    """Append the rows of the missing problems until the time is over; return the late ones."""
     xp, end, late = np, time.monotonic() + options.seconds, []
     if options.device == "cuda":
         import cupy as xp
     for name, made in problems_of(options.problem, options.matrix, options.folder):
         here = [row for row in rows if row["problem"] == name]
         done = {row["solver"] for row in here}
-        if here and done >= set(solvers(options.device == "cuda", here[0]["n"])):
+        if here and done >= set(solvers_for(options, here[0]["n"])):
             set_condition(xp, here, made)
             continue
         if time.monotonic() > end:
             late.append(name)
             continue
-        a, kappa, what = made(xp)
+        try:
+            a, kappa, what = made(xp)
+        except FileNotFoundError as reason:
+            print(f"{name} is left out: {reason}", file=sys.stderr)
+            continue
         facts_of_a = {"kappa": kappa, "kappa_is": what} if kappa else estimated(xp, a)
         for row in rows_of(xp, name, a, facts_of_a, options, done):
             rows.append(row)
             print(line(row), flush=True)
-            save(options.json, facts, rows)
+            save(path, facts, rows)
         del a
         if options.device == "cuda":
             xp.get_default_memory_pool().free_all_blocks()
@@ -182,15 +203,24 @@ def line(row):
     return f"{told} {taken}" + ("" if row["solved"] else "  NOT SOLVED")
 
 
-def page(facts, rows):
-    """Return the page: one line for each problem."""
+def in_order(rows):
+    """Return the rows in the order of the default problems; those of other problems come last."""
+    known = [*map(name_of, DEFAULTS), *MATRICES]
+    place = {name: i for i, name in enumerate(known)}
+    return sorted(rows, key=lambda row: place.get(row["problem"], len(known)))
+
+
+def page(facts, rows, emulated=(None, ())):
+    """Return the page: one line for each problem; `emulated` are the facts and rows of `--emulated`."""
+    rows = in_order(rows)
     names = list(dict.fromkeys(row["solver"] for row in rows))
     others = [name for name in names if name != "FP64"]
-    lines = [
+    told = [
         "# Time and energy of FP64 answers by precision",
         "",
         "FP64: seconds. Other columns: steps, seconds, and speed-up over our FP64; a dash: not solved to the "
-        "bound, or not run.",
+        "bound, or not run. In brackets: the steps of a solve by cuSOLVER that it calls successful, although "
+        "x misses the bound.",
         "",
         "| problem | n | kappa | FP64 | " + " | ".join(others) + " |",
         "| --- " * (4 + len(others)) + "|",
@@ -203,21 +233,21 @@ def page(facts, rows):
         base = here.get("FP64", {}).get("seconds", {}).get("median")
         cells = [cell(here.get(name), base) for name in others]
         time_of = "–" if base is None else f"{base:.4f}"
-        lines.append(" | ".join([f"| {problem}", str(first["n"]), kappa, time_of, *cells]) + " |")
-    lines += ["", *energy(rows, problems), *beside(rows)]
-    lines.append(
+        told.append(" | ".join([f"| {problem}", str(first["n"]), kappa, time_of, *cells]) + " |")
+    told += ["", *energy(rows, problems), *beside(rows)]
+    told += lines(*emulated)
+    told.append(
         f"Measured with `benchmarks/training.py` on {facts.get('gpu', facts['cpu'])}; commit "
         f"{facts['commit']}, {facts['date']}."
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(told) + "\n"
 
 
 def cell(row, base):
     """Return steps, seconds and speed-up as text."""
     if row is None or not row["solved"]:
-        return "–"
-    if "seconds" not in row:
-        return f"{row['steps']} steps"
+        missed = row is not None and row["solver"] in CUSOLVER and row.get("steps", -1) >= 0
+        return f"({row['steps']})" if missed else "–"
     median = row["seconds"]["median"]
     gain = "" if base is None else f", {base / median:.2f}x"
     return f"{row['steps']}, {median:.4f}{gain}"
@@ -249,12 +279,13 @@ def energy(rows, problems):
     return [*lines, ""]
 
 
-def main():
+def read_options():
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--problem", nargs="*", default=list(DEFAULTS), help="name:n")
-    parser.add_argument("--matrix", nargs="*", default=[], help="names of the collection")
+    parser.add_argument("--problem", nargs="*", help="name:n; default: those of the page")
+    parser.add_argument("--matrix", nargs="*", help="names of the collection; default as above")
     parser.add_argument("--folder", help="folder of the collection; by default TCSOLVE_MATRICES")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--emulated", action="store_true", help="steps by models on the CPU")
     parser.add_argument(
         "--seconds", type=float, default=120, help="begin no problem after this time"
     )
@@ -262,17 +293,39 @@ def main():
     parser.add_argument("--draw", action="store_true", help="only rewrite the page from the JSON")
     parser.set_defaults(json=RESULTS / "training.json", repeats=3)
     options = parser.parse_args()
-    is_read = options.draw or options.resume and options.json.exists()
-    known = json.loads(options.json.read_text()) if is_read else {}
-    facts, rows, late = known.get("machine"), known.get("rows", []), []
+    if options.problem is options.matrix is None:
+        options.problem = EMULATED if options.emulated else DEFAULTS
+        options.matrix = () if options.emulated else MATRICES
+    options.problem, options.matrix = options.problem or (), options.matrix or ()
+    if options.emulated:
+        options.device, options.seconds = "cpu", float("inf")
+    return options
+
+
+def read(path):
+    """Return (facts, rows) of a results file; (None, []) if there is none."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    return found.get("machine"), found.get("rows", [])
+
+
+def run(options, path):
+    """Measure what is missing in the file `path`, or everything; return the problems left out."""
+    facts, rows = read(path) if options.resume else (None, [])
+    now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
+    count = len(rows)
+    late = measure(options, path, now, rows)
+    save(path, now if len(rows) > count or not facts else facts, rows)
+    return late
+
+
+def main():
+    options, late = read_options(), []
+    models = options.json.with_name(f"{options.json.stem}_emulated.json")
     if not options.draw:
-        now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
-        count = len(rows)
-        late = measure(options, now, rows)
-        if len(rows) > count or not facts:  # else only condition numbers are new
-            facts = now
-        save(options.json, facts, rows)
-    options.json.with_suffix(".md").write_text(page(facts, rows))
+        late = run(options, models if options.emulated else options.json)
+    facts, rows = read(options.json)
+    if facts:
+        options.json.with_suffix(".md").write_text(page(facts, rows, read(models)))
     if late:
         print(f"no time was left for {', '.join(late)}; --resume does them")
 

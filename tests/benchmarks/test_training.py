@@ -75,7 +75,7 @@ def test_what_found_no_time_is_done_when_it_resumes(training, monkeypatch, tmp_p
     names = list(training.solvers(False, 40))
     known = [{"problem": "type 4 n=40", "solver": name, "n": 40} for name in names]
     path.write_text(json.dumps({"machine": {}, "rows": known}))
-    monkeypatch.setattr(training, "page", lambda facts, rows: "")
+    monkeypatch.setattr(training, "page", lambda *_: "")
 
     assert run(training, monkeypatch, path, *problems, "--resume", "--seconds", "-1") == known
     assert "no time was left for type 6 n=40" in capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_a_problem_that_was_interrupted_gets_the_solvers_that_are_missing(
     path, problem = tmp_path / "t.json", ["--problem", "type 4:40", "--repeats", "1"]
     rows = run(training, monkeypatch, path, *problem)
     path.write_text(json.dumps({"machine": {}, "rows": rows[:2]}))
-    monkeypatch.setattr(training, "page", lambda facts, rows: "")
+    monkeypatch.setattr(training, "page", lambda *_: "")
 
     again = run(training, monkeypatch, path, *problem, "--resume")
 
@@ -141,10 +141,66 @@ def test_the_page_has_speed_ups_counts_and_energy(training, monkeypatch, tmp_pat
         base | {"solver": "FP64", "steps": 0, "seconds": seconds(0.4)} | told,
         base | {"solver": "FP32", "steps": 3, "seconds": seconds(0.2)} | told,
         base | {"solver": "cuSOLVER FP16", "steps": 7, "seconds": seconds(0.1)},
-        base | {"solver": training.EACH, "steps": 40},
+        base | {"solver": "cuSOLVER TF32", "steps": 14, "solved": False},
         base | {"solver": "FP16 on tensor cores", "steps": 200, "solved": False},
     ]
     text = redraw(training, monkeypatch, tmp_path / "t.json", rows, FACTS)
 
-    assert "| unknown | 0.4000 | 3, 0.2000, 2.00x | 7, 0.1000, 4.00x | 40 steps | – |" in text
+    assert "| unknown | 0.4000 | 3, 0.2000, 2.00x | 7, 0.1000, 4.00x | (14) | – |" in text
     assert "| 30 J, 12.5 | 30 J, 12.5 |" in text
+    rows[3]["steps"] = -3  # cuSOLVER gave up
+    text = redraw(training, monkeypatch, tmp_path / "t.json", rows, FACTS)
+    assert "7, 0.1000, 4.00x | – | – |" in text
+
+
+def test_one_command_has_all_problems_of_the_page(training, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["training"])
+    options = training.read_options()
+    made = training.problems_of(options.problem, options.matrix, None)
+    names = [name for name, _ in made]
+    known = training.read(training.RESULTS / "training.json")[1]
+    assert {row["problem"] for row in known} <= set(names)
+    each = {f"type {i} n={n}" for i in range(1, 7) for n in (2048, 8192, 16384)}
+    assert each | {"type 2 n=34000", "type 4 n=34000"} <= set(names)
+    assert len(set(names)) == len(names)
+    monkeypatch.setattr(sys, "argv", ["training", "--problem", "type 4:40"])
+    options = training.read_options()
+    assert list(options.problem) == ["type 4:40"] and not options.matrix
+
+
+def test_the_page_has_the_problems_in_the_order_of_the_list(training):
+    names = ["other", "cage10", "type 1 n=2048", "poisson n=32041"]
+    rows = [{"problem": name} for name in names]
+    assert [row["problem"] for row in training.in_order(rows)] == [*names[:0:-1], "other"]
+
+
+def test_a_matrix_that_is_not_there_is_left_out(training, monkeypatch, tmp_path, capsys):
+    words = ["--matrix", "absent", "--problem", "type 4:40", "--folder", str(tmp_path)]
+    rows = run(training, monkeypatch, tmp_path / "t.json", *words, "--repeats", "1")
+    assert {row["problem"] for row in rows} == {"type 4 n=40"}
+    assert "absent is left out: no matrix absent in" in capsys.readouterr().err
+
+
+def test_the_steps_of_models_have_a_file_and_a_table_of_their_own(training, monkeypatch, tmp_path):
+    path, problem = tmp_path / "t.json", ["--problem", "type 4:60"]
+    timed = run(training, monkeypatch, path, *problem, "--repeats", "1")
+    before = path.with_suffix(".md").read_text()
+    assert "FP16 without tensor cores" not in before
+
+    assert run(training, monkeypatch, path, *problem, "--emulated") == timed
+
+    facts, rows = training.read(tmp_path / "t_emulated.json")
+    each, tensor = rows
+    assert "rounded" in each["solver"] and each["solved"] and "seconds" not in each
+    assert each["steps"] >= tensor["steps"] >= 2
+    told = f"| type 4 n=60 | 60 | 1.0e+02 | {each['steps']} | {tensor['steps']} |"
+    assert told in path.with_suffix(".md").read_text()
+    each["solved"] = False
+    assert "| type 4 n=60 | 60 | 1.0e+02 | – |" in "\n".join(training.lines(facts, rows))
+
+
+def test_the_models_have_all_problems_in_two_sizes(script):
+    words = script("_training_emulated").EMULATED
+    kinds = [word.partition(":")[0] for word in words]
+    problems = script("_dense_problems").PROBLEMS
+    assert sorted(kinds) == sorted([*problems, *problems])
