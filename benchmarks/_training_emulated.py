@@ -5,6 +5,8 @@ every operation to FP16, and only its steps are counted.  Beside it are the fact
 operands of updates between panels of `BLOCK` columns are rounded to FP16, and sums are in FP32.
 """
 
+import math
+
 from tcsolve import Plan
 
 __all__ = ["EACH", "EMULATED", "lines", "plans"]
@@ -25,6 +27,13 @@ def plans(steps):
     return {EACH: Plan("fp16@each", **steps), TENSOR: Plan("fp16", block=BLOCK, **steps)}
 
 
+def cell(row):
+    """Return the steps as text."""
+    if row.get("solved"):
+        return str(row["steps"])
+    return "no LU" if math.isnan(row.get("backward_error", 0.0)) else "–"
+
+
 def lines(facts, rows):
     """Return the lines of the page about the steps of the models."""
     if not rows:
@@ -35,7 +44,7 @@ def lines(facts, rows):
         f"The steps of FGMRES by models on a CPU. '{EACH}': the result of each operation of the LU is "
         f"rounded to FP16, as without tensor cores. '{TENSOR}': the operands of the updates between panels "
         f"of {BLOCK} columns are rounded to FP16, and sums and panels are in FP32. A dash: not solved to the "
-        "bound.",
+        "bound. 'No LU': a pivot leaves the range of FP16, or is zero; in the LU of type 4 the entries grow.",
         "",
         f"| problem | n | kappa | {EACH} | {TENSOR} |",
         "| --- " * 5 + "|",
@@ -43,9 +52,7 @@ def lines(facts, rows):
     for problem in dict.fromkeys(row["problem"] for row in rows):
         here = {row["solver"]: row for row in rows if row["problem"] == problem}
         first = next(iter(here.values()))
-        steps = [
-            str(row["steps"]) if row.get("solved") else "–" for row in map(here.get, (EACH, TENSOR))
-        ]
+        steps = [cell(here.get(name, {})) for name in (EACH, TENSOR)]
         cells = [problem, str(first["n"]), f"{first['kappa']:.1e}", *steps]
         told.append("| " + " | ".join(cells) + " |")
     made = f"commit {facts['commit']}, {facts['date']}"

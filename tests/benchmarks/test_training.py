@@ -197,6 +197,8 @@ def test_the_steps_of_models_have_a_file_and_a_table_of_their_own(training, monk
     assert told in path.with_suffix(".md").read_text()
     each["solved"] = False
     assert "| type 4 n=60 | 60 | 1.0e+02 | – |" in "\n".join(training.lines(facts, rows))
+    each["backward_error"] = np.nan
+    assert "| type 4 n=60 | 60 | 1.0e+02 | no LU |" in "\n".join(training.lines(facts, rows))
 
 
 def test_the_models_have_all_problems_in_two_sizes(script):
