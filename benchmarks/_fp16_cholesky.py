@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-__all__ = ["Breakdown", "Factors", "factor", "factor_single"]
+__all__ = ["Breakdown", "Factors", "factor", "factor_single", "factor_unscaled"]
 
 U, U_SINGLE, XMAX, THETA = 2.0**-11, 2.0**-24, 65504.0, 0.1
 # The first shift, in units of U.  It is raised by U at a time, up to MOST_SHIFTS times U.
@@ -47,11 +47,26 @@ def factor(a):
     ----------
     .. [1] N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277, algorithm 3.2.
     """
-    d, mu = np.sqrt(a.diagonal()), THETA * XMAX
+    d = np.sqrt(a.diagonal())
     h = a / d[:, None] / d
     np.fill_diagonal(h, 1.0)
+    return _shifted(h, d)
+
+
+def factor_unscaled(a):
+    """Return the `Factors` in FP16 without scaling: of a + c u t I, where t is the largest diagonal entry.
+
+    This matrix is multiplied by one number only, so that its largest entry is 0.1 of the largest FP16 number.
+    """
+    top = a.diagonal().max()
+    return _shifted(a / top, np.sqrt(top))
+
+
+def _shifted(h, d):
+    """Return the `Factors` of diag(d) h diag(d); h has diagonal entries up to 1."""
+    mu = THETA * XMAX
     for c in range(FIRST_SHIFT, MOST_SHIFTS + 1):
-        r = cholesky((mu * (h + c * U * np.eye(len(a)))).astype(np.float16))
+        r = cholesky((mu * (h + c * U * np.eye(len(h)))).astype(np.float16))
         if r is not None:
             r = r.astype(float) / np.sqrt(mu) * d
             return Factors(_solver(r), _rounded_solver(r), c)

@@ -16,11 +16,11 @@ import tcsolve
 from tcsolve import Plan
 from tcsolve._solve.factored.factorization import ladder_of
 
-__all__ = ["SCALINGS", "factors", "rounded_once", "scaled"]
+__all__ = ["SCALINGS", "XMAX", "factors", "flushed", "rounded_once", "scaled"]
 
 SCALINGS = ("clamped", "one factor", "two-sided", "symmetric")
-# 0.1 of the largest number of FP16, which leaves room for growth.
-TOP = 0.1 * 65504.0
+XMAX = 65504.0  # the largest number of FP16
+TOP = 0.1 * XMAX  # leaves room for growth
 # Algorithm 2.5 ends after SWEEPS sweeps, or when all row and column maxima differ from 1 by less than ENOUGH.
 SWEEPS, ENOUGH = 10, 1e-4
 
@@ -47,6 +47,16 @@ def scaled(a, name):
     # Not max |w|: the program of [1] takes the largest entry with its sign.
     mu = TOP / w.max()
     return Scaled(mu * w, row, col, mu)
+
+
+def flushed(a, top):
+    """Return the percentage of the nonzeros of A that FP16 rounds to zero.
+
+    Rows, then columns, are scaled, and all entries are multiplied by one number: the largest becomes `top`.
+    """
+    row, col = _two_sided(a)
+    w = np.abs(a * row[:, None] * col)
+    return float(100 * np.mean(_half(w[a != 0] * (top / w.max())) == 0))
 
 
 def _two_sided(a):

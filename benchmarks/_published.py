@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 __all__ = [
     "BF16",
+    "FLUSHED",
     "LIMITS",
     "SCALING",
     "SOURCES",
     "SPD",
+    "SPD_UNSCALED",
     "Bf16Row",
     "LimitRow",
     "ScalingRow",
@@ -23,7 +25,12 @@ SOURCES = {
         "B. Vieublé, thesis, University of Toulouse, 2022, table 5.3: BF16 factors with every operation "
         "rounded, residuals in quadruple precision; the number of LU solves until the forward error is below "
         "4.44e-16; the best of eight inner tolerances and five scalings. How solves are counted was read in "
-        "the program Itref.jl of the repository bvieuble/Itref.jl, at its commit 57caa4d."
+        "the program Itref.jl of the repository bvieuble/Itref.jl, at its commit 57caa4d. The matrices "
+        "dw256B, dw1024, fs_541_4, rajat12, bp_600, bwm2000, meg1, lnsp_511, gre_1107, spaceStation_7, "
+        "reorientation_3 and lung1 of the table were not at hand. Of its columns of GMRES only BDD is here, "
+        "with GMRES and its products in FP64. BBS, BBD, BSS and BSD have GMRES in BF16 or FP32, and BDQ has "
+        "products in quadruple precision; tcsolve has none of these. The condition numbers before scaling "
+        "are left out, because every matrix is scaled."
     ),
     "scaling": (
         "N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551, and the results "
@@ -83,34 +90,48 @@ class ScalingRow(NamedTuple):
     """GMRES steps by scaling, for x in FP64 and in FP32.
 
     The scalings are: large entries clamped (algorithm 2.1), one number for all entries (2.2), rows, then
-    columns (2.4), and rows and columns alike (2.5); for x in FP32 the first two.
+    columns (2.4), and rows and columns alike (2.5); for x in FP32 the first two.  `kappas` are the condition
+    numbers in the infinity norm of A, and of A after the last two scalings.
     """
 
     matrix: str
     double: tuple
     single: tuple
+    kappas: tuple
 
 
 SCALING = (
-    ScalingRow("west0132", (12, 5, 2, 2), (4, 2)),
-    ScalingRow("west0167", (9, 6, 2, 4), (3, 2)),
-    ScalingRow("saylr1", (233, 15, 17, 11), (31, 0)),
-    ScalingRow("steam1", (258, 4, 2, 2), (95, 0)),
-    ScalingRow("arc130", (4, 4, 2, 2), (0, 1)),
-    ScalingRow("tumorAntiAngiogenesis_2", (21, 7, 5, 5), (0, 0)),
-    ScalingRow("lund_a", (330, 6, 5, 8), (409, 1)),
-    ScalingRow("nos1", (562, 6, 17, 17), (212, 2)),
-    ScalingRow("fs_183_1", (8, None, 5, 2), (0, None)),
+    ScalingRow("west0132", (12, 5, 2, 2), (4, 2), (1.05e12, 9.59e6, 3.01e6)),
+    ScalingRow("west0167", (9, 6, 2, 4), (3, 2), (6.76e10, 2.36e6, 1.10e6)),
+    ScalingRow("saylr1", (233, 15, 17, 11), (31, 0), (1.59e9, 1.96e5, 2.95e5)),
+    ScalingRow("steam1", (258, 4, 2, 2), (95, 0), (3.11e7, 9.27, 35.3)),
+    ScalingRow("arc130", (4, 4, 2, 2), (0, 1), (1.20e12, 407.0, 538.0)),
+    ScalingRow("tumorAntiAngiogenesis_2", (21, 7, 5, 5), (0, 0), (1.99e10, 6.77e5, 9.52e5)),
+    ScalingRow("lund_a", (330, 6, 5, 8), (409, 1), (5.44e6, 8.30e4, 3.08e4)),
+    ScalingRow("nos1", (562, 6, 17, 17), (212, 2), (2.53e7, 8.80e6, 7.47e6)),
+    ScalingRow("fs_183_1", (8, None, 5, 2), (0, None), (1.08e14, 6.94e9, 4.34e5)),
 )
+
+
+# Percent of the nonzeros that are zero after rows, then columns, are scaled to a largest entry of 1, or of
+# the largest number of FP16, and all entries are rounded to FP16.
+FLUSHED = {
+    "steam1": (2.85, 0.0),
+    "arc130": (44.84, 36.45),
+    "lund_a": (5.59, 0.0),
+    "fs_183_1": (23.85, 11.72),
+}
 
 
 class SpdRow(NamedTuple):
     """Steps of GMRES and of CG by the precisions of the factors, of x, and of the products.
 
-    The letters of the names are H for FP16, S for FP32, D for FP64 and Q for quadruple precision.
+    The letters of the names are H for FP16, S for FP32, D for FP64 and Q for quadruple precision.  `kappa` is
+    the condition number of the matrix.
     """
 
     matrix: str
+    kappa: float
     hdq_gmres: int | None
     hdq_cg: int | None
     hdd_gmres: int | None
@@ -120,15 +141,19 @@ class SpdRow(NamedTuple):
 
 
 SPD = (
-    SpdRow("Trefethen_300", 4, 4, 3, 3, 1, 1),
-    SpdRow("mesh2em5", 6, 6, 6, 6, 1, 1),
-    SpdRow("plat362", 382, None, 562, None, 61, 38),
-    SpdRow("mhdb416", 3, 3, 3, 3, 0, 0),
-    SpdRow("bcsstk06", 25, 26, 38, 32, 2, 2),
-    SpdRow("nos5", 18, 19, 13, 16, 2, 2),
-    SpdRow("494_bus", 27, 20, 40, 32, 3, 2),
-    SpdRow("Trefethen_500", 4, 4, 3, 3, 1, 1),
+    SpdRow("Trefethen_300", 1.77e3, 4, 4, 3, 3, 1, 1),
+    SpdRow("mesh2em5", 247.0, 6, 6, 6, 6, 1, 1),
+    SpdRow("plat362", 2.18e11, 382, None, 562, None, 61, 38),
+    SpdRow("mhdb416", 3.99e9, 3, 3, 3, 3, 0, 0),
+    SpdRow("bcsstk06", 7.57e6, 25, 26, 38, 32, 2, 2),
+    SpdRow("nos5", 1.10e4, 18, 19, 13, 16, 2, 2),
+    SpdRow("494_bus", 2.42e6, 27, 20, 40, 32, 3, 2),
+    SpdRow("Trefethen_500", 3.19e3, 4, 4, 3, 3, 1, 1),
 )
+
+
+# Steps of GMRES and of CG if the matrix is shifted, but not scaled; precisions as in hdq_gmres and hdq_cg.
+SPD_UNSCALED = {"mhdb416": (492, 397), "bcsstk06": (529, 356), "494_bus": (248, 235)}
 
 
 class LimitRow(NamedTuple):

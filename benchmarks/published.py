@@ -14,11 +14,11 @@ import sys
 import numpy as np
 from _bf16_program import by_rows_and_columns, program_counts
 from _counted_refinement import counts, middle, our_steps, vectors
-from _fp16_cholesky import Breakdown, factor, factor_single
-from _fp16_scaling import SCALINGS, factors, rounded_once, scaled
+from _fp16_cholesky import Breakdown, factor, factor_single, factor_unscaled
+from _fp16_scaling import SCALINGS, TOP, XMAX, factors, flushed, rounded_once, scaled
 from _harness import arguments, machine, save
-from _published import BF16, LIMITS, SCALING, SPD
-from _published_page import AGREE, LARGER, MOST_EACH, UNEXPLAINED, close, page, within
+from _published import BF16, FLUSHED, LIMITS, SCALING, SPD, SPD_UNSCALED
+from _published_page import AGREE, LARGER, MOST_EACH, UNEXPLAINED, close, is_flushed, page, within
 
 from tcsolve import matrices, study
 
@@ -28,12 +28,13 @@ GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 # The table of scalings: the precision of x, its dtype, the reduction of the preconditioned residual in each
 # cycle of GMRES, and the unit roundoff of the program, which is the eps of MATLAB.
 SCALING_PRECISIONS = (("FP64", np.float64, 1e-4, 2.0**-52), ("FP32", np.float32, 1e-2, 2.0**-23))
-# The precisions of the positive definite table (factors, x, products), whether the factors are in FP16, and
-# the reduction at which a cycle ends.
+# The precisions of the positive definite table (factors, x, products), the factors, and the reduction at
+# which a cycle ends.  The last are factors of a matrix that is shifted, but not scaled.
 SPD_PRECISIONS = (
-    ("FP16, FP64, quadruple", True, 1e-4),
-    ("FP16, FP64, FP64", True, 1e-2),
-    ("FP32, FP64, FP64", False, 1e-4),
+    ("FP16, FP64, quadruple", factor, 1e-4),
+    ("FP16, FP64, FP64", factor, 1e-2),
+    ("FP32, FP64, FP64", factor_single, 1e-4),
+    ("FP16 not scaled, FP64, quadruple", factor_unscaled, 1e-4),
 )
 # The factors whose limits are sought, and the largest relative error of an accurate x.
 LIMIT_UPDATES = ["bf16@each", "bf16", "fp16@each", "fp16", "tf32@each", "fp32"]
@@ -142,17 +143,37 @@ def scaling():
         except FileNotFoundError as error:
             print(f"{theirs.matrix} is left out: {error}", file=sys.stderr)
             continue
-        for how, counted in zip(SCALING_PRECISIONS, theirs[1:], strict=True):
+        for how, counted in zip(SCALING_PRECISIONS, theirs[1:3], strict=True):
             for name, known in zip(SCALINGS, counted, strict=False):
-                rows.append(scaling_row(theirs.matrix, problem, name, how, known))
+                rows.append(scaling_row(theirs, problem, name, how, known))
+        if theirs.matrix in FLUSHED:
+            rows.append(flushed_row(theirs.matrix, problem.a))
     return rows
 
 
-def scaling_row(matrix, problem, name, how, known):
+def flushed_row(matrix, a):
+    """Return the row of a matrix of FLUSHED: how many nonzeros are lost, by the largest entry."""
+    row = {"matrix": matrix, "n": len(a)}
+    for name, top, known in zip(("1", "xmax"), (1.0, XMAX), FLUSHED[matrix], strict=True):
+        row |= {f"flushed, {name}": flushed(a, top), f"theirs, {name}": known}
+    row |= {"flushed, xmax / 10": flushed(a, TOP), "verdict": ""}
+    return row | {"verdict": verdict_flushed(row)}
+
+
+def verdict_flushed(row):
+    """Theirs have two decimal places."""
+    same = (abs(row[f"flushed, {k}"] - row[f"theirs, {k}"]) < 0.006 for k in ("1", "xmax"))
+    return AGREE if all(same) else UNEXPLAINED
+
+
+def scaling_row(theirs, problem, name, how, known):
     """Return a row of the table of scalings; `how` is one of SCALING_PRECISIONS."""
     a, (precision, dtype, tol, roundoff) = problem.a, how
-    row = {"matrix": matrix, "n": len(a), "kappa": condition(a), "scaling": name}
-    row |= {"kappa scaled": condition(scaled(a, name).w), "x": precision, "theirs": known}
+    of_scaled = dict(zip(SCALINGS[2:], theirs.kappas[1:], strict=True))
+    row = {"matrix": theirs.matrix, "n": len(a), "kappa": condition(a)}
+    row |= {"theirs kappa": theirs.kappas[0], "scaling": name}
+    row |= {"kappa scaled": condition(scaled(a, name).w), "theirs scaled": of_scaled.get(name)}
+    row |= {"x": precision, "theirs": known}
     each, core = (factors(a, name, update, GRID["block"]) for update in ("fp16@each", "fp16"))
     # For x in FP32, A and b are in FP32 as well.
     a, b = (v.astype(dtype).astype(float) for v in (a, problem.b))
@@ -176,6 +197,8 @@ def condition(a):
 
 def verdict_scaling(row):
     """Explain a row of the table of scalings."""
+    if is_flushed(row):
+        return verdict_flushed(row)
     theirs, once = row["theirs"], row["rounded once"]
     if close(row["every operation"], theirs):
         return AGREE
@@ -214,30 +237,37 @@ def spd():
 
 
 def spd_rows(a, theirs):
-    """Return the rows of one matrix: three precisions, each with GMRES and with CG."""
-    b, bound = np.random.default_rng(1).standard_normal(len(a)), len(a) * 2.0**-53
+    """Return the rows of one matrix: some precisions, each with GMRES and with CG."""
+    counted = [theirs[2 * k : 2 * k + 2] for k in (1, 2, 3)]
+    if theirs.matrix in SPD_UNSCALED:
+        counted.append(SPD_UNSCALED[theirs.matrix])
+    kappas = {"kappa": float(np.linalg.cond(a)), "theirs kappa": theirs.kappa}
     rows = []
-    for place, (precisions, half, tol) in enumerate(SPD_PRECISIONS):
-        for method, known in zip(("GMRES", "CG"), theirs[1:][2 * place :], strict=False):
-            row = {"matrix": theirs.matrix, "n": len(a), "kappa": condition(a)}
-            row |= {"precisions": precisions, "method": method, "theirs": known}
-            try:
-                made = factor(a) if half else factor_single(a)
-            except Breakdown as reason:
-                row |= {"ours": None, "as they count": [None], "shift / u": None}
-                row |= {"verdict": UNEXPLAINED, "reason": str(reason)}
-                rows.append(row)
-                continue
-            ours = "fgmres" if method == "GMRES" else "cg"
-            row["ours"] = our_steps(a, b, made.correct, ours, bound)
-            correct = vectors(made.correct)
-            # With FP16 factors only their CG-IR rounds the first x.
-            start = correct if half and method == "GMRES" else made.start
-            how = {"method": method, "tol": tol, "bound": bound}
-            row["as they count"] = counts(a, (correct, start), **how)
-            row |= {"shift / u": made.shift, "verdict": verdict_spd(row)}
-            rows.append(row)
+    for how, pair in zip(SPD_PRECISIONS, counted, strict=False):
+        for method, known in zip(("GMRES", "CG"), pair, strict=True):
+            row = {"matrix": theirs.matrix, "n": len(a), **kappas, "precisions": how[0]}
+            row |= {"method": method, "theirs": known}
+            rows.append(row | spd_counts(a, method, known, how))
     return rows
+
+
+def spd_counts(a, method, known, how):
+    """Return our counts of a row of the positive definite table; `how` is one of SPD_PRECISIONS."""
+    b, bound = np.random.default_rng(1).standard_normal(len(a)), len(a) * 2.0**-53
+    _, made_by, tol = how
+    try:
+        made = made_by(a)
+    except Breakdown as reason:
+        row = {"ours": None, "as they count": [None], "shift / u": None}
+        return row | {"verdict": UNEXPLAINED, "reason": str(reason)}
+    row = {"ours": our_steps(a, b, made.correct, {"GMRES": "fgmres", "CG": "cg"}[method], bound)}
+    correct = vectors(made.correct)
+    # With FP16 factors only their CG-IR rounds the first x.
+    half = made_by is not factor_single
+    start = correct if half and method == "GMRES" else made.start
+    way = {"method": method, "tol": tol, "bound": bound}
+    row["as they count"] = counts(a, (correct, start), **way)
+    return row | {"shift / u": made.shift, "verdict": verdict_spd(row | {"theirs": known})}
 
 
 def verdict_spd(row):

@@ -44,6 +44,16 @@ def test_a_badly_scaled_definite_matrix_is_inverted_in_fp16(script):
         module.factor(np.ones((30, 30)) - 0.9 * np.diag(np.arange(30) % 2) + np.diag(np.zeros(30)))
 
 
+def test_without_scaling_the_factors_are_those_of_a_shifted_matrix(script):
+    module = script("_fp16_cholesky")
+    a = np.diag([1e8, 1e4, 1.0])
+    made = module.factor_unscaled(a)
+    # The smallest entry is far below the shift.
+    shift = made.shift * 2.0**-11 * 1e8
+    assert made.correct(np.eye(3)).diagonal() == pytest.approx(1 / (a.diagonal() + shift), rel=2e-3)
+    assert made.correct(np.eye(3))[2, 2] < 0.01 * module.factor(a).correct(np.eye(3))[2, 2]
+
+
 def test_the_first_x_has_the_precision_of_the_factors(script):
     module, x = script("_fp16_cholesky"), np.linspace(1, 2, 30)
     a = np.eye(30) + 0.01
@@ -319,6 +329,7 @@ def test_the_range_of_several_counts_is_told(script):
 
 def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
     row = published.SCALING[0]._replace(matrix="made", double=(6, 5, 2, 900))
+    monkeypatch.setattr(published, "FLUSHED", {"made": (0.0, 0.0)})
     monkeypatch.setattr(published, "SCALING", (row, row._replace(matrix="absent")))
 
     def load(name, rhs):
@@ -330,35 +341,56 @@ def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
     path = tmp_path / "scaling.json"
     monkeypatch.setattr("sys.argv", ["published", "scaling", "--json", str(path), "--commit", "c"])
     assert published.main() == 0
-    rows = json.loads(path.read_text())["rows"]
+    *rows, lost = json.loads(path.read_text())["rows"]
+    assert lost["verdict"] == published.AGREE and lost["flushed, xmax"] == 0
     four = ["clamped", "one factor", "two-sided", "symmetric"]
     assert [row["scaling"] for row in rows] == four + four[:2]
     assert [row["x"] for row in rows] == ["FP64"] * 4 + ["FP32"] * 2
     assert rows[3]["verdict"] == published.UNEXPLAINED
+    assert [row["theirs kappa"] for row in rows] == [1.05e12] * 6
+    assert [row["theirs scaled"] for row in rows[:4]] == [None, None, 9.59e6, 3.01e6]
     for row in rows[:4]:
         assert 2 <= row["tensor cores"] <= row["every operation"] <= 40
         assert all(2 <= count <= 60 for count in row["as they count"] + row["rounded once"])
     for double, single in zip(rows, rows[4:], strict=False):  # FP32 needs fewer steps
         assert single["every operation"] < double["every operation"]
         assert max(single["rounded once"]) < min(double["rounded once"])
-    assert "In the column 'rounded once' the medians of" in path.with_suffix(".md").read_text()
+    text = path.with_suffix(".md").read_text()
+    assert "In the column 'rounded once' the medians of" in text and "\n6 rows: " in text
+    assert "1 of 1 rows agree in both decimal places" in text
+    assert "| made | 40 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | agree |" in text
+
+
+def test_the_nonzeros_that_fp16_loses_are_counted(script, published):
+    a = np.array([[1.0, 2.0**-24, 0], [2.0**-26, 1, 1], [0, 0, 4]])
+    flushed = script("_fp16_scaling").flushed
+    # Half of the smallest number of FP16 is rounded to zero, and the number itself is not.
+    assert flushed(a, 1.0) == pytest.approx(100 / 6) and flushed(a, 65504.0) == 0
+    row = {"flushed, 1": 2.851, "theirs, 1": 2.85, "flushed, xmax": 0.0, "theirs, xmax": 0.0}
+    assert published.verdict_scaling(row) == published.AGREE
+    assert published.verdict_scaling(row | {"flushed, xmax": 0.01}) == published.UNEXPLAINED
 
 
 def test_the_table_of_definite_matrices_is_made(published, monkeypatch, tmp_path):
-    row = type(published.SPD[0])("Trefethen_40", 4, 4, 3, 3, 1, 1)
+    row = type(published.SPD[0])("Trefethen_40", 173.0, 4, 4, 3, 3, 1, 1)
     monkeypatch.setattr(published, "SPD", (row, row._replace(matrix="absent")))
+    monkeypatch.setattr(published, "SPD_UNSCALED", {"Trefethen_40": (5, 5), "absent": (1, 1)})
     path = tmp_path / "spd.json"
     monkeypatch.setattr("sys.argv", ["published", "spd", "--json", str(path), "--commit", "c"])
     assert published.main() == 0
     rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 6 and {row["verdict"] for row in rows} == {"agree"}
-    assert [row["method"] for row in rows] == ["GMRES", "CG"] * 3
+    assert len(rows) == 8 and {row["verdict"] for row in rows} == {"agree"}
+    assert [row["method"] for row in rows] == ["GMRES", "CG"] * 4
+    assert [row["theirs"] for row in rows] == [*row[2:], 5, 5]
     assert all(row["shift / u"] == 2 for row in rows)
+    kappa = np.linalg.cond(published.trefethen(40))
+    for found in rows:
+        assert found["kappa"] == pytest.approx(kappa) and found["theirs kappa"] == 173.0
     assert path.with_suffix(".md").read_text().startswith("# GMRES and CG steps with Cholesky")
 
 
 def test_a_matrix_without_factors_is_not_explained(published):
-    row = type(published.SPD[0])("singular", 4, 4, 3, 3, 1, 1)
+    row = type(published.SPD[0])("singular", 9.0, 4, 4, 3, 3, 1, 1)
     rows = published.spd_rows(np.ones((30, 30)) - 0.5 * np.eye(30), row)
     assert len(rows) == 6 and {row["verdict"] for row in rows} == {published.UNEXPLAINED}
     assert {row["shift / u"] for row in rows} == {None}
