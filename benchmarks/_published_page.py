@@ -130,8 +130,9 @@ OURS = {
         f"and eight tolerances is taken for each of {SOLUTIONS} random x; the cell has the median of these "
         "counts, and in brackets their range. 'multiplier 1' is the same with that multiplier alone. 'zero "
         "pivots' is their number with the multiplier 1; they are replaced here by 2^-8 times the largest "
-        "entry, and how the thesis avoids them is not known. 'kappa scaled' is in the 2-norm. For "
-        "hangGlider_2 it is not that of the thesis, so theirs seems to be another matrix."
+        "entry, and how the thesis avoids them is not known. 'kappa' is in the 2-norm, of A and of the "
+        "scaled matrix. For hangGlider_2 both are not those of the thesis, so theirs seems to be another "
+        "matrix; the others agree."
     ),
     "scaling": (
         "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "

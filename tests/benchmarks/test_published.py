@@ -182,7 +182,7 @@ def test_a_count_of_the_bf16_table_is_explained_only_by_a_run(published):
 
 
 def test_the_table_of_bf16_factors_is_made(published, monkeypatch, tmp_path):
-    made = type(published.BF16[0])("made", 2e2, 9, 9)
+    made = type(published.BF16[0])("made", 1e2, 2e2, 9, 9)
     monkeypatch.setattr(published, "BF16", (made, made._replace(matrix="absent")))
     problem = matrices.generate("svd_geo", 40, cond=1e2)
     monkeypatch.setattr(published.matrices, "load", lambda name: problem)
@@ -202,6 +202,7 @@ def test_the_table_of_bf16_factors_is_made(published, monkeypatch, tmp_path):
     for row in rows:
         assert (row["tensor cores"], row["every operation"]) == (8, None)
         assert row["zero pivots"] == 0 and 50 < row["kappa scaled"] < 500
+        assert row["kappa"] == pytest.approx(1e2) and row["theirs scaled"] == 2e2
     best, plain = rows[1]["as they count"], rows[1]["multiplier 1"]
     assert all(3 <= u <= v for u, v in zip(best, plain, strict=True))
     assert "In the column 'as they count' the medians of" in path.with_suffix(".md").read_text()
