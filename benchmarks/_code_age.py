@@ -29,6 +29,7 @@ SCRIPTS = {
     "stacks_types": "stacks",
     "suitesparse_cpu": "suitesparse",
     "suitesparse_h200": "suitesparse",
+    "training_emulated": "training",
     "versions_large": "versions",
 }
 WRITERS = ("tables", "_code_age", "_code_lines")
