@@ -314,7 +314,10 @@ def limit_row(update, error, method, known, runs, kappas):
     """
 
     def good(run):
-        return run["converged"] and (error == "backward" or run["forward_error"] <= ACCURATE)
+        if error == "backward" or not run["converged"]:
+            return run["converged"]
+        # Above 1e15 the exact x, and so the error, may not be known.
+        return run["forward_error"] is not None and run["forward_error"] <= ACCURATE
 
     def largest_below(missed):
         return max((k for k in kappas if k < min(missed, default=math.inf)), default=None)

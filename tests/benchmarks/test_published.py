@@ -256,6 +256,9 @@ def test_a_forward_limit_needs_accurate_answers(published):
     assert (row("forward")["ours"], row("forward")["fails at"]) == (1e3, 1e4)
     assert (row("backward")["ours"], row("backward")["fails at"]) == (1e4, None)
     assert row("forward")["in n/2 steps"] is None  # each run took 60 steps, and n / 2 is 50
+    runs[1]["forward_error"] = None  # as where the exact x is not known
+    assert (row("forward")["ours"], row("forward")["fails at"]) == (1e2, 1e3)
+    assert row("backward")["ours"] == 1e4
 
 
 def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
