@@ -5,8 +5,8 @@
 The tables are bf16, scaling, spd and limits.  The page, in the folder of the JSON, compares our counts
 with theirs.  It gives a reason for each difference that a rule explains, and counts the others.
 
-The models that round every operation are slow.  On two cores scaling takes about one minute, spd two, bf16
-about ten, and limits LIMITS.
+The models that round every operation are slow.  On two cores scaling takes about one minute, spd two, and
+bf16 and limits about ten each.
 """
 
 import json
