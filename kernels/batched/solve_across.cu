@@ -17,7 +17,7 @@
 // A number in `room` is there as soon as the upper half of each part is not all ones, so there are no flags.  A block
 // takes its columns when it starts, and waits only for blocks of the same system with columns to the left, which have
 // started before.  So some block can always go on, also if the device has no room for all of them.  The first block of
-// each system starts first, then the second of each: then the blocks of one system do not wait for each other.
+// each system starts first, then the second of each: then the blocks of a long stack do not wait for each other.
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.
@@ -25,6 +25,7 @@
 // Rounding: FP64, with multiplications by reciprocals of the pivots.
 
 #include "batched/small_solve.cuh"
+#include "common/mbarrier.cuh"
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / WARP, ROWS = MOST / THREADS;
@@ -129,9 +130,17 @@ __device__ __forceinline__ Number fast_inverse(Number v) {
 struct Shared {
     Entry rows[2][2][COLUMNS];  // pivot rows; the next step, or the next two, use the other half
     Entry scale[2];  // in `lead`, the reciprocal of the pivot; in `follow`, `between`
-    uint4 keys[WARPS / 4];
+    uint4 keys[2][WARPS / 4];  // the keys of the warps for a step; the next step uses the other half
+    Barrier searched, published;  // see `lead`
     unsigned block;
     int broken;  // the first step whose pivot is not allowed
+};
+
+// The best rows of a thread for the pivot of a step.
+struct Search {
+    unsigned keys[ROWS], own, best;  // `own` is the largest key of the thread, `best` that of its warp
+    Number candidate;  // the entry with the key `own`
+    Number inverse;  // its reciprocal, computed by all threads while other operations wait; not if COMPLEX
 };
 
 // The entries that a thread has.
@@ -198,64 +207,67 @@ struct Rows {
         return key;
     }
 
+    // Finds the best row of this thread and of its warp for the pivot of step j, and tells the other warps.
+    __device__ __forceinline__ void search(Search& found, Shared& shared, int j) const {
+        found.own = best_key(found.keys, found.candidate), found.best = largest_of_warp(int(found.own));
+        __syncwarp();  // lane 0 arrives for all lanes
+        if (threadIdx.x % WARP) return;
+        reinterpret_cast<unsigned*>(shared.keys[j % 2])[threadIdx.x / WARP] = found.best;
+        arrive_at(shared.searched);
+    }
+
     // Takes steps of this block, from j to `end`, and sends them.  LIVE columns are left, column j in place 0: a step
-    // moves all columns by one place.
+    // moves all columns by one place.  The warps wait for each other only by the barriers of a step: `searched` is over
+    // when all warps have searched, so that the pivot row is known; `published` when this row is in shared memory.
     template <int LIVE>
-    __device__ __forceinline__ void lead(Sent* sent, Shared& shared, Index kind, int j, int end) {
-        unsigned keys[ROWS], *const of_warp = reinterpret_cast<unsigned*>(shared.keys) + threadIdx.x / WARP;
-        Number candidate;
-        unsigned own = best_key(keys, candidate), best = largest_of_warp(int(own));
-        // A real reciprocal is computed early, by all threads, while other operations wait.
-        Number early = COMPLEX ? Number{} : fast_inverse(candidate);
+    __device__ __forceinline__ void lead(Search& found, Sent* sent, Shared& shared, Index kind, int j, int end) {
         #pragma unroll 1
         for (; j < end; ++j) {
+            wait_in_block(shared.searched, j);
+            unsigned best = KEY_ROWS - 1 - j;
             if (kind == GENERAL) {
-                if (threadIdx.x % WARP == 0) *of_warp = best;
-                __syncthreads();
+                best = found.best;
                 #pragma unroll
                 for (int w = 0; w < WARPS / 4; ++w) {
-                    const uint4 some = shared.keys[w];
+                    const uint4 some = shared.keys[j % 2][w];
                     best = max(max(best, max(some.x, some.y)), max(some.z, some.w));
                 }
-            } else {
-                best = KEY_ROWS - 1 - j;
             }
             Entry* const of_pivot = shared.rows[j % 2][0];
-            const bool has_pivot = own == best;
+            const bool has_pivot = found.own == best;
             if (has_pivot) {
                 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) if (keys[r] == best) publish<LIVE>(r, of_pivot);
-                save(shared.scale[j % 2], COMPLEX ? fast_inverse(candidate) : early);
+                for (int r = 0; r < ROWS; ++r) if (found.keys[r] == best) publish<LIVE>(r, of_pivot);
+                save(shared.scale[j % 2], COMPLEX ? fast_inverse(found.candidate) : found.inverse);
+                arrive_at(shared.published);
             }
-            __syncthreads();
-            const Number scale = load(shared.scale[j % 2]);
-            Step of_step;
+            wait_in_block(shared.published, j);
+            const Number scale = load(shared.scale[j % 2]), next = load(of_pivot[1]);
+            Step own;
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) of_step.l[r].set_multiplier(times(at[r][0], scale));
+            for (int r = 0; r < ROWS; ++r) own.l[r].set_multiplier(times(at[r][0], scale));
+            Step told = own;
             if (has_pivot) {
+                const Number v = found.candidate;
                 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
-                    const Number v = at[r][0];
+                    if (found.keys[r] != best) continue;
                     // NaN comes from A, or from a pivot whose reciprocal is not finite.
-                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
+                    told.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
+                    own.l[r].set_multiplier({0.0, 0.0}), mask[r] = low[r] = 0;
                 }
             }
-            of_step.write(sent, j);
-            if (has_pivot) {
-                #pragma unroll
-                for (int r = 0; r < ROWS; ++r) {
-                    if (keys[r] == best) mask[r] = low[r] = 0, of_step.l[r].set_multiplier({0.0, 0.0});
-                }
-            }
+            // First what the next search needs, because all warps wait for it.
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) at[r][0] = less(at[r][1], of_step.l[r].value(), load(of_pivot[1]));
-            own = best_key(keys, candidate), best = largest_of_warp(int(own));
-            if (!COMPLEX) early = fast_inverse(candidate);
+            for (int r = 0; r < ROWS; ++r) at[r][0] = less(at[r][1], own.l[r].value(), next);
+            search(found, shared, j + 1);
+            told.write(sent, j);
             #pragma unroll
             for (int c = 2; c < LIVE; ++c) {
+                if (!COMPLEX && c == LIVE / 2) found.inverse = fast_inverse(found.candidate);
                 const Number u = load(of_pivot[c]);
                 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], of_step.l[r].value(), u);
+                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], own.l[r].value(), u);
             }
         }
     }
@@ -270,7 +282,10 @@ tcs_solve_across(
     const int n = int(unknowns), even = n + n % 2, of_a = (n + COLUMNS - 1) / COLUMNS;
     // The number of blocks that have started, minus 1.
     unsigned* const started = reinterpret_cast<unsigned*>(room + count * even * MOST);
-    if (threadIdx.x == 0) shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
+    if (threadIdx.x == 0) {
+        shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
+        init_barrier<WARPS>(shared.searched), init_barrier<1>(shared.published);
+    }
     __syncthreads();
     const Index slice = shared.block % count;
     const int block = int(shared.block / count);
@@ -346,8 +361,11 @@ tcs_solve_across(
         return;
     }
     const int end = min(first + COLUMNS, n), middle = min(first + COLUMNS / 2, n);
-    rows.lead<COLUMNS>(sent, shared, kind, first, middle);
-    rows.lead<COLUMNS / 2>(sent, shared, kind, middle, end);
+    Search found;
+    rows.search(found, shared, first);
+    if (!COMPLEX) found.inverse = fast_inverse(found.candidate);
+    rows.lead<COLUMNS>(found, sent, shared, kind, first, middle);
+    rows.lead<COLUMNS / 2>(found, sent, shared, kind, middle, end);
     if (end == n && n % 2) {
         Step none;
         #pragma unroll
