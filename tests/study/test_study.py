@@ -611,6 +611,32 @@ def test_the_facts_of_a_matrix_are_no_part_of_its_first_run(deadly):
     assert [row["status"] for row in table.rows] == ["CONVERGED"] * 2
 
 
+@pytest.mark.parametrize("shape", [(4,), (1, 2, 2), (), (1, 4)])
+def test_an_array_of_another_shape_has_a_row_with_the_reason(tmp_path, shape):
+    path, bad = tmp_path / "runs.jsonl", np.ones(shape)
+    # `same` has the bytes of `bad`, as far as there are any.
+    arrays = {"bad": bad, "good": np.eye(3), "same": np.ones((2, 2)) if bad.size == 4 else [[1.0]]}
+
+    table = quiet(arrays, "fp32", path=path)
+
+    found = {row["matrix"]: (row["status"], row.get("reason", "")) for row in table.rows}
+    assert found["good"] == ("CONVERGED", "") and found["bad"][0] == "SKIPPED"
+    told = "1 by 4" if shape == (1, 4) else f"shape {shape}; a linear system needs shape (n, n)"
+    assert told in found["bad"][1] and told not in found["same"][1]
+    # The same bytes in another shape are another matrix.
+    again = quiet({"bad": np.ones((2, 2)) + np.eye(2), "good": np.eye(3)}, "fp32")
+    assert [row["status"] for row in again.rows] == ["CONVERGED"] * 2
+
+
+def test_an_array_that_is_mended_is_run_when_the_study_is_resumed(tmp_path):
+    path, a = tmp_path / "runs.jsonl", np.array([2.0, 0, 0, 3])
+    for wrong, reason in ((a, "it has shape (4,)"), (a.reshape(1, 4), "it is 1 by 4")):
+        skipped = quiet({"a": wrong, "b": [[1.0]]}, "fp32", path=path, resume=True).rows[0]
+        assert skipped["status"] == "SKIPPED" and reason in skipped["reason"]
+    (row,) = quiet({"a": a.reshape(2, 2)}, "fp32", path=path, resume=True).rows
+    assert row["status"] == "CONVERGED"
+
+
 def test_arrays_may_have_any_name():
     table = quiet({"array": np.eye(3), "file": [[2.0, 0], [0, 3]]}, "fp32")
     assert [(row["matrix"], row["n"]) for row in table.rows] == [("array", 3), ("file", 2)]
