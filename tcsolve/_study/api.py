@@ -44,8 +44,10 @@ def study(
     path : path, optional
         File for the rows, as JSON lines.  Each row is written to the disk as soon as its run is done.
     resume : bool
-        Keep the rows that the file has, and do only the other runs.  A matrix that could not be fetched from
-        the collection is asked for again; other skipped matrices keep their rows.
+        Keep the rows that the file has, and do only the other runs.  A run whose row lacks the history, the
+        spectrum or the energy that is now asked for is done again, and its new row replaces the old one.  A
+        matrix that could not be fetched from the collection is asked for again; other skipped matrices keep
+        their rows.
     jobs : int
         Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
     limit_seconds : float, optional

@@ -7,7 +7,7 @@ import sys
 import time
 
 from tcsolve._study.cases import load_case
-from tcsolve._study.columns import CRASHED, SKIPPED, plain
+from tcsolve._study.columns import CRASHED, RAISED, SKIPPED, plain
 from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
 from tcsolve._study.filters import NotFetched, Skipped
@@ -16,7 +16,7 @@ from tcsolve._study.runs import raised, run_plan
 from tcsolve._study.threads import blas_threads
 from tcsolve._study.versions import versions
 
-__all__ = ["Settings", "canonical", "crashed_row", "key_of", "rows_of"]
+__all__ = ["Settings", "canonical", "crashed_row", "is_whole", "key_of", "rows_of"]
 
 
 class Settings(dict):
@@ -38,6 +38,18 @@ def key_of(case, plan, settings, is_fetched=True):
     data = [case.identity(), what, settings.identity]
     data += [] if is_fetched else ["not fetched"]
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:20]
+
+
+def is_whole(row, settings):
+    """Tell whether a row has all that is asked for: the history, the spectrum and the energy."""
+    if row["status"] in (SKIPPED, CRASHED, RAISED):  # it never has them
+        return True
+    asked = {
+        "history": settings["history"],
+        "spectrum": settings["spectrum"] >= row["n"],
+        "energy": settings["energy"],
+    }
+    return all(name in row for name, is_asked in asked.items() if is_asked)
 
 
 def canonical(data):

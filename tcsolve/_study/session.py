@@ -10,7 +10,7 @@ from tcsolve._arguments import require_count, require_number
 from tcsolve._errors import InputError
 from tcsolve._study.journal import Journal
 from tcsolve._study.progress import progress
-from tcsolve._study.rows import key_of, rows_of
+from tcsolve._study.rows import is_whole, key_of, rows_of
 from tcsolve._study.spec import Spec, read_study_file
 from tcsolve._study.workers import parallel_rows
 
@@ -81,10 +81,15 @@ def _skipped_keys(case, settings):
 
 
 def _left(spec, case, found):
-    """Return the plans of a case that have no row; none if the matrix is skipped."""
+    """Return the plans of a case whose rows are missing or lack something; none if it is skipped."""
     if key_of(case, None, spec.settings) in found:
         return []
-    return [plan for plan in spec.plans if key_of(case, plan, spec.settings) not in found]
+
+    def is_left(plan):
+        row = found.get(key_of(case, plan, spec.settings))
+        return row is None or not is_whole(row, spec.settings)
+
+    return [plan for plan in spec.plans if is_left(plan)]
 
 
 def _rows_in(spec, case, found):

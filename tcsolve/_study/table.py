@@ -56,6 +56,8 @@ class StudyTable:
     def read(cls, path):
         """Return the table of a file that `tcsolve.study` writes; the study may still be running.
 
+        Of rows with the same key it takes the last one: the run was repeated for more columns.
+
         Parameters
         ----------
         path : path

@@ -470,6 +470,31 @@ def test_rows_are_kept_and_resuming_repeats_none(tmp_path):
         quiet(FEW, PLANS, path=path)
 
 
+@pytest.mark.parametrize(
+    "asked, made_again",
+    [({"history": True}, 4), ({"energy": True}, 4), ({"spectrum": 10}, 2), ({"spectrum": 9}, 0)],
+)
+def test_rows_that_lack_what_is_asked_for_are_made_again(tmp_path, asked, made_again):
+    path, (name,) = tmp_path / "runs.jsonl", asked
+    given = ["gen:gauss:n=10,20", "gen:nan_entry:n=8", "gen:zero_column_first:n=5"]
+    how = {"plans": ["fp32", "fp64"], "path": path, "resume": True, "device": "cpu"}
+    first, text = quiet(given, **how), path.read_text()
+
+    again = quiet(given, **how, **asked)
+
+    assert [name in row for row in again.rows].count(True) == made_again
+    assert [row["key"] for row in again.rows] == [row["key"] for row in first.rows]
+    # The file keeps both rows of a run, and the later one is read.
+    assert path.read_text().startswith(text) and lines(path) == len(first) + made_again
+    assert StudyTable.read(path).rows == again.rows
+    for options in (
+        asked,
+        {},
+    ):  # no run is done twice, and what a row has more than is asked is kept
+        assert quiet(given, **how, **options).rows == again.rows
+    assert lines(path) == len(first) + made_again
+
+
 def test_another_seed_or_right_side_is_another_run(tmp_path):
     path = tmp_path / "runs.jsonl"
     for options in ({}, {"seed": 1}, {"rhs": "random"}, {"device": "cpu"}):
@@ -492,7 +517,8 @@ def test_a_torn_last_line_is_done_again_wherever_it_is_torn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [b"{}\n", b"[1]\n", b"\n", b"not json\n", b'{"key": 1}x\n', b"\xff\n"]
+    "line",
+    [b"{}\n", b"[1]\n", b"\n", b"not json\n", b'{"key": 1}x\n', b'{"key": [1]}\n', b"\xff\n"],
 )
 def test_a_file_of_something_else_is_refused_and_kept(tmp_path, line):
     path = tmp_path / "runs.jsonl"
