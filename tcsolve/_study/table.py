@@ -15,9 +15,10 @@ __all__ = ["StudyTable"]
 # The columns of a table that is printed; those of SELDOM only if a row has an entry.
 SHORT = (
     *("matrix", "n", "nnz", "kappa", "plan", "status", "reason", "steps", "inner_steps"),
-    *("backward_error", "forward_error", "growth", "seconds", "model", "seed", "study"),
+    *("backward_error", "forward_error", "growth", "seconds", "joules", "energy"),
+    *("model", "seed", "study"),
 )
-SELDOM = ("reason",)
+SELDOM = ("reason", "joules", "energy")
 
 
 class StudyTable:

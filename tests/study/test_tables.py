@@ -465,6 +465,21 @@ def test_a_printed_table_names_the_model_the_seed_and_the_study(form, line):
     assert "it is 3 by 4" in StudyTable([*table.rows, skipped]).text(form)
 
 
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_a_printed_table_has_the_energy_or_why_there_is_none_if_it_was_asked_for(form):
+    plain, asked = (
+        study("gen:gauss:n=8", "fp32", device="cpu", energy=energy).rows[0]
+        for energy in (False, True)
+    )
+    text = StudyTable([plain]).text(form)
+    assert "joules" not in text and "energy" not in text
+    text = StudyTable([plain, asked]).text(form)
+    assert "not measured: NVML measures GPUs only" in text and "joules" not in text
+    measured = plain | {"joules": 0.25, "energy": "NVML, 50 samples"}
+    text = StudyTable([measured, asked]).text(form)
+    assert "joules" in text and "0.25" in text and "NVML, 50 samples" in text
+
+
 def test_a_printed_table_ends_with_the_versions_of_its_rows():
     row = {"matrix": "a", "n": 1, "plan": "fp32", "status": "CONVERGED", "key": "x"}
     both = [{"tcsolve": "0.1.0", "numpy": v, "scipy": "1.17", "cupy": None} for v in ("2.4", "2.5")]
