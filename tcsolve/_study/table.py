@@ -198,7 +198,7 @@ class StudyTable:
         Raises
         ------
         InputError
-            There is no such kind or option, no row has the numbers, or matplotlib is missing.
+            There is no such kind or option, the column has no numbers, or matplotlib is missing.
 
         References
         ----------

@@ -133,7 +133,7 @@ def test_missing_pyarrow_names_the_extra(table, tmp_path, monkeypatch):
             "no column speed; there are matrix, ",
         ),
         (lambda t: t.write("table.html"), "must end in one of .parquet"),
-        (lambda t: t.draw("steps", x="plan"), "a positive number in the column plan"),
+        (lambda t: t.draw("steps", x="plan"), "steps: x is 'plan', needs a column of numbers: n, "),
         (lambda t: t.draw("pie"), "the picture is 'pie', needs one of histories"),
         (lambda t: t.draw("steps", colour=3), "has no such option"),
         (
