@@ -40,12 +40,13 @@ using Bits = unsigned long long;
 struct Sent {
     Bits part[PARTS];
 
+    static constexpr unsigned ABSENT = ~0u;
     static constexpr Bits OF_PIVOT = 1, BROKEN = 0x7ff8000100000000ull | OF_PIVOT;
 
-    // Whether a number that was read from memory has been written: then no part has an upper half of ones only.  Such a
+    // The larger upper half of a part.  A number that was read from memory has been written if this is not ABSENT; such a
     // part would be a NaN.
-    __device__ __forceinline__ bool is_there() const {
-        return unsigned(part[0] >> 32) != ~0u && unsigned(part[PARTS - 1] >> 32) != ~0u;
+    __device__ __forceinline__ unsigned top() const {
+        return max(unsigned(part[0] >> 32), unsigned(part[PARTS - 1] >> 32));
     }
     __device__ __forceinline__ bool is_of_pivot() const { return part[0] & OF_PIVOT; }
     __device__ __forceinline__ Number value() const {
@@ -63,7 +64,7 @@ struct Sent {
     // Replaces a NaN that other blocks would take for a number that is not written yet.
     __device__ __forceinline__ void make_seen() {
         #pragma unroll
-        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;
+        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ABSENT) part[p] -= Bits(1) << 32;
     }
 
     // Volatile, so that other blocks see what is written and the compiler does not keep what was read.
@@ -94,24 +95,25 @@ struct Step {
         for (int r = 0; r < ROWS; ++r) l[r].look_at(sent + j * MOST + THREADS * r + threadIdx.x);
     }
     __device__ __forceinline__ void write(Sent* sent, int j) {
-        if (!is_there()) {
+        if (top() == Sent::ABSENT) {
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) l[r].make_seen();
         }
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) l[r].write(sent + j * MOST + THREADS * r + threadIdx.x);
     }
-    __device__ __forceinline__ bool is_there() const {
-        bool all = true;
+    // The largest `top` of the numbers.
+    __device__ __forceinline__ unsigned top() const {
+        unsigned most = 0;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) all = all && l[r].is_there();
-        return all;
+        for (int r = 0; r < ROWS; ++r) most = max(most, l[r].top());
+        return most;
     }
     __device__ __forceinline__ bool has_pivot() const {
-        Bits any = 0;
+        unsigned any = 0;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) any |= l[r].part[0];
-        return any & Sent::OF_PIVOT;
+        for (int r = 0; r < ROWS; ++r) any |= unsigned(l[r].part[0]);
+        return any & unsigned(Sent::OF_PIVOT);
     }
 };
 
@@ -329,11 +331,11 @@ tcs_solve_across(
             const int j = group + s;
             if (j >= others) break;
             Step &one = steps[s], &two = steps[s + 1];
-            while (!(one.is_there() && two.is_there())) {
+            while (max(one.top(), two.top()) == Sent::ABSENT) {
                 #pragma unroll
                 for (int q = s; q < s + AHEAD; ++q) {
                     Step& some = steps[q % AHEAD];
-                    if (!some.is_there()) some.look_at(sent, min(group + q, last));
+                    if (some.top() == Sent::ABSENT) some.look_at(sent, min(group + q, last));
                 }
             }
             if (j + 1 == n && threadIdx.x < COLUMNS) {  // the second step has no pivot row
