@@ -261,7 +261,6 @@ KERNELS = {
             for number in _NUMBERS
             for defines in across_defines(1 + number["COMPLEX"])
         ),
-        min_arch=80,
     ),
     "measure_large": KernelSpec(
         ("tcs_measure_large",),

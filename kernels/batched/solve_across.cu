@@ -25,7 +25,6 @@
 // Rounding: FP64, with multiplications by reciprocals of the pivots.
 
 #include "batched/small_solve.cuh"
-#include "common/mbarrier.cuh"
 #include "common/reduce.cuh"
 
 constexpr int WARPS = THREADS / WARP, ROWS = MOST / THREADS;
@@ -40,13 +39,12 @@ using Bits = unsigned long long;
 struct Sent {
     Bits part[PARTS];
 
-    static constexpr unsigned ABSENT = ~0u;
     static constexpr Bits OF_PIVOT = 1, BROKEN = 0x7ff8000100000000ull | OF_PIVOT;
 
-    // The larger upper half of a part.  A number that was read from memory has been written if this is not ABSENT; such a
+    // Whether a number that was read from memory has been written: then no part has an upper half of ones only.  Such a
     // part would be a NaN.
-    __device__ __forceinline__ unsigned top() const {
-        return max(unsigned(part[0] >> 32), unsigned(part[PARTS - 1] >> 32));
+    __device__ __forceinline__ bool is_there() const {
+        return unsigned(part[0] >> 32) != ~0u && unsigned(part[PARTS - 1] >> 32) != ~0u;
     }
     __device__ __forceinline__ bool is_of_pivot() const { return part[0] & OF_PIVOT; }
     __device__ __forceinline__ Number value() const {
@@ -64,7 +62,7 @@ struct Sent {
     // Replaces a NaN that other blocks would take for a number that is not written yet.
     __device__ __forceinline__ void make_seen() {
         #pragma unroll
-        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ABSENT) part[p] -= Bits(1) << 32;
+        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;
     }
 
     // Volatile, so that other blocks see what is written and the compiler does not keep what was read.
@@ -95,25 +93,24 @@ struct Step {
         for (int r = 0; r < ROWS; ++r) l[r].look_at(sent + j * MOST + THREADS * r + threadIdx.x);
     }
     __device__ __forceinline__ void write(Sent* sent, int j) {
-        if (top() == Sent::ABSENT) {
+        if (!is_there()) {
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) l[r].make_seen();
         }
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) l[r].write(sent + j * MOST + THREADS * r + threadIdx.x);
     }
-    // The largest `top` of the numbers.
-    __device__ __forceinline__ unsigned top() const {
-        unsigned most = 0;
+    __device__ __forceinline__ bool is_there() const {
+        bool all = true;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) most = max(most, l[r].top());
-        return most;
+        for (int r = 0; r < ROWS; ++r) all = all && l[r].is_there();
+        return all;
     }
     __device__ __forceinline__ bool has_pivot() const {
-        unsigned any = 0;
+        Bits any = 0;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) any |= unsigned(l[r].part[0]);
-        return any & unsigned(Sent::OF_PIVOT);
+        for (int r = 0; r < ROWS; ++r) any |= l[r].part[0];
+        return any & Sent::OF_PIVOT;
     }
 };
 
@@ -132,17 +129,9 @@ __device__ __forceinline__ Number fast_inverse(Number v) {
 struct Shared {
     Entry rows[2][2][COLUMNS];  // pivot rows; the next step, or the next two, use the other half
     Entry scale[2];  // in `lead`, the reciprocal of the pivot; in `follow`, `between`
-    uint4 keys[2][WARPS / 4];  // the keys of the warps for a step; the next step uses the other half
-    Barrier searched, published;  // see `lead`
+    uint4 keys[WARPS / 4];
     unsigned block;
     int broken;  // the first step whose pivot is not allowed
-};
-
-// The best rows of a thread for the pivot of a step.
-struct Search {
-    unsigned keys[ROWS], own, best;  // `own` is the largest key of the thread, `best` that of its warp
-    Number candidate;  // the entry with the key `own`
-    Number inverse;  // its reciprocal, computed by all threads while other operations wait; not if COMPLEX
 };
 
 // The entries that a thread has.
@@ -209,67 +198,64 @@ struct Rows {
         return key;
     }
 
-    // Finds the best row of this thread and of its warp for the pivot of step j, and tells the other warps.
-    __device__ __forceinline__ void search(Search& found, Shared& shared, int j) const {
-        found.own = best_key(found.keys, found.candidate), found.best = largest_of_warp(int(found.own));
-        __syncwarp();  // lane 0 arrives for all lanes
-        if (threadIdx.x % WARP) return;
-        reinterpret_cast<unsigned*>(shared.keys[j % 2])[threadIdx.x / WARP] = found.best;
-        arrive_at(shared.searched);
-    }
-
     // Takes steps of this block, from j to `end`, and sends them.  LIVE columns are left, column j in place 0: a step
-    // moves all columns by one place.  The warps wait for each other only by the barriers of a step: `searched` is over
-    // when all warps have searched, so that the pivot row is known; `published` when this row is in shared memory.
+    // moves all columns by one place.
     template <int LIVE>
-    __device__ __forceinline__ void lead(Search& found, Sent* sent, Shared& shared, Index kind, int j, int end) {
+    __device__ __forceinline__ void lead(Sent* sent, Shared& shared, Index kind, int j, int end) {
+        unsigned keys[ROWS], *const of_warp = reinterpret_cast<unsigned*>(shared.keys) + threadIdx.x / WARP;
+        Number candidate;
+        unsigned own = best_key(keys, candidate), best = largest_of_warp(int(own));
+        // A real reciprocal is computed early, by all threads, while other operations wait.
+        Number early = COMPLEX ? Number{} : fast_inverse(candidate);
         #pragma unroll 1
         for (; j < end; ++j) {
-            wait_in_block(shared.searched, j);
-            unsigned best = KEY_ROWS - 1 - j;
             if (kind == GENERAL) {
-                best = found.best;
+                if (threadIdx.x % WARP == 0) *of_warp = best;
+                __syncthreads();
                 #pragma unroll
                 for (int w = 0; w < WARPS / 4; ++w) {
-                    const uint4 some = shared.keys[j % 2][w];
+                    const uint4 some = shared.keys[w];
                     best = max(max(best, max(some.x, some.y)), max(some.z, some.w));
                 }
+            } else {
+                best = KEY_ROWS - 1 - j;
             }
             Entry* const of_pivot = shared.rows[j % 2][0];
-            const bool has_pivot = found.own == best;
+            const bool has_pivot = own == best;
             if (has_pivot) {
                 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) if (found.keys[r] == best) publish<LIVE>(r, of_pivot);
-                save(shared.scale[j % 2], COMPLEX ? fast_inverse(found.candidate) : found.inverse);
-                arrive_at(shared.published);
+                for (int r = 0; r < ROWS; ++r) if (keys[r] == best) publish<LIVE>(r, of_pivot);
+                save(shared.scale[j % 2], COMPLEX ? fast_inverse(candidate) : early);
             }
-            wait_in_block(shared.published, j);
-            const Number scale = load(shared.scale[j % 2]), next = load(of_pivot[1]);
-            Step own;
+            __syncthreads();
+            const Number scale = load(shared.scale[j % 2]);
+            Step of_step;
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) own.l[r].set_multiplier(times(at[r][0], scale));
-            Step told = own;
+            for (int r = 0; r < ROWS; ++r) of_step.l[r].set_multiplier(times(at[r][0], scale));
             if (has_pivot) {
-                const Number v = found.candidate;
                 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
-                    if (found.keys[r] != best) continue;
+                    const Number v = at[r][0];
                     // NaN comes from A, or from a pivot whose reciprocal is not finite.
-                    told.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
-                    own.l[r].set_multiplier({0.0, 0.0}), mask[r] = low[r] = 0;
+                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
                 }
             }
-            // First what the next search needs, because all warps wait for it.
+            of_step.write(sent, j);
+            if (has_pivot) {
+                #pragma unroll
+                for (int r = 0; r < ROWS; ++r) {
+                    if (keys[r] == best) mask[r] = low[r] = 0, of_step.l[r].set_multiplier({0.0, 0.0});
+                }
+            }
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) at[r][0] = less(at[r][1], own.l[r].value(), next);
-            search(found, shared, j + 1);
-            told.write(sent, j);
+            for (int r = 0; r < ROWS; ++r) at[r][0] = less(at[r][1], of_step.l[r].value(), load(of_pivot[1]));
+            own = best_key(keys, candidate), best = largest_of_warp(int(own));
+            if (!COMPLEX) early = fast_inverse(candidate);
             #pragma unroll
             for (int c = 2; c < LIVE; ++c) {
-                if (!COMPLEX && c == LIVE / 2) found.inverse = fast_inverse(found.candidate);
                 const Number u = load(of_pivot[c]);
                 #pragma unroll
-                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], own.l[r].value(), u);
+                for (int r = 0; r < ROWS; ++r) at[r][c - 1] = less(at[r][c], of_step.l[r].value(), u);
             }
         }
     }
@@ -284,10 +270,7 @@ tcs_solve_across(
     const int n = int(unknowns), even = n + n % 2, of_a = (n + COLUMNS - 1) / COLUMNS;
     // The number of blocks that have started, minus 1.
     unsigned* const started = reinterpret_cast<unsigned*>(room + count * even * MOST);
-    if (threadIdx.x == 0) {
-        shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
-        init_barrier<WARPS>(shared.searched), init_barrier<1>(shared.published);
-    }
+    if (threadIdx.x == 0) shared.block = atomicAdd(started, 1) + 1, shared.broken = n;
     __syncthreads();
     const Index slice = shared.block % count;
     const int block = int(shared.block / count);
@@ -331,11 +314,11 @@ tcs_solve_across(
             const int j = group + s;
             if (j >= others) break;
             Step &one = steps[s], &two = steps[s + 1];
-            while (max(one.top(), two.top()) == Sent::ABSENT) {
+            while (!(one.is_there() && two.is_there())) {
                 #pragma unroll
                 for (int q = s; q < s + AHEAD; ++q) {
                     Step& some = steps[q % AHEAD];
-                    if (some.top() == Sent::ABSENT) some.look_at(sent, min(group + q, last));
+                    if (!some.is_there()) some.look_at(sent, min(group + q, last));
                 }
             }
             if (j + 1 == n && threadIdx.x < COLUMNS) {  // the second step has no pivot row
@@ -363,11 +346,8 @@ tcs_solve_across(
         return;
     }
     const int end = min(first + COLUMNS, n), middle = min(first + COLUMNS / 2, n);
-    Search found;
-    rows.search(found, shared, first);
-    if (!COMPLEX) found.inverse = fast_inverse(found.candidate);
-    rows.lead<COLUMNS>(found, sent, shared, kind, first, middle);
-    rows.lead<COLUMNS / 2>(found, sent, shared, kind, middle, end);
+    rows.lead<COLUMNS>(sent, shared, kind, first, middle);
+    rows.lead<COLUMNS / 2>(sent, shared, kind, middle, end);
     if (end == n && n % 2) {
         Step none;
         #pragma unroll

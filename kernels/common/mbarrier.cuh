@@ -69,38 +69,21 @@ __device__ __forceinline__ void wait_for(unsigned barrier, unsigned parity) {
 
 // ---- a barrier by its variable, a phase by its number 0, 1, ... --------------------------------
 
-using Barrier = unsigned long long;
-
-// Sets up a barrier for COUNT arrivals a phase; other threads see it after the next __syncthreads().
-template <int COUNT>
-__device__ __forceinline__ void init_barrier(Barrier& barrier) { init_barrier<COUNT>(shared_address(&barrier)); }
-
-__device__ __forceinline__ void arrive_at(Barrier& barrier) { arrive_at(shared_address(&barrier)); }
-
 // Sets up a barrier for one arrival a phase, and makes it visible to the other blocks.
-__device__ __forceinline__ void set_up_barrier(Barrier& barrier) {
+__device__ __forceinline__ void set_up_barrier(unsigned long long& barrier) {
     init_barrier<1>(shared_address(&barrier));
     show_barriers();
 }
 
-__device__ __forceinline__ void expect(Barrier& barrier, int bytes, bool does) {
+__device__ __forceinline__ void expect(unsigned long long& barrier, int bytes, bool does) {
     expect(shared_address(&barrier), unsigned(bytes), does);
 }
 
-__device__ __forceinline__ bool is_over(const Barrier& barrier, int phase) {
+__device__ __forceinline__ bool is_over(const unsigned long long& barrier, int phase) {
     return is_over(shared_address(&barrier), unsigned(phase & 1));
 }
 
 // Waits by whole warps.  The vote tells the compiler that the lanes stay together.
-__device__ __forceinline__ void wait_for(const Barrier& barrier, int phase) {
+__device__ __forceinline__ void wait_for(const unsigned long long& barrier, int phase) {
     while (!__all_sync(ALL_LANES, is_over(barrier, phase))) {}
-}
-
-// The same for a barrier that only threads of this block use, also before compute capability 9.
-__device__ __forceinline__ void wait_in_block(const Barrier& barrier, int phase) {
-#if __CUDA_ARCH__ >= 900
-    wait_for(barrier, phase);
-#else
-    while (!__all_sync(ALL_LANES, is_over_now(shared_address(&barrier), unsigned(phase & 1)))) {}
-#endif
 }
