@@ -86,6 +86,9 @@ def page(facts, rows):
     lines = [
         "# Errors of refined products on earlier tensor cores",
         "",
+        "The rules by which a V100 and an A100 add products are from the literature; those of an H200 are "
+        "compared with a device.",
+        "",
         "Mean error of C = A B by level of refinement, entries uniform in [-1, 1]. The emulated "
         f"errors are those of a sample: {ROWS} rows and {COLUMNS} columns of each product. In brackets: "
         "divided by the error measured on the H200 with FP16.",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tcsolve.matrices._matrix_market import DAMAGED
 
-__all__ = ["archive_of", "collection_rows", "open_archive", "record_hash"]
+__all__ = ["FetchError", "archive_of", "collection_rows", "open_archive", "record_hash"]
 
 COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
 # The list of all matrices.
@@ -129,11 +129,24 @@ def _fetched(url, path, known_hash, missing, check):
 def _told(error, url, missing):
     """Return the error to raise after the last attempt."""
     if isinstance(error, ValueError) and not isinstance(error, OSError):
-        return ValueError(f"{url}: {error}")
-    advice = ""
-    if getattr(error, "response", None) is None:
+        return _Damaged(f"{url}: {error}")
+    advice, response = "", getattr(error, "response", None)
+    if response is None:
         advice = "; without a network, put the file into the folder"
-    return FileNotFoundError(f"{missing}; {url} could not be fetched either: {error}{advice}")
+    kind = FileNotFoundError if getattr(response, "status_code", None) in FINAL else _Unreachable
+    return kind(f"{missing}; {url} could not be fetched either: {error}{advice}")
+
+
+class FetchError(Exception):
+    """A file that the collection may have could not be fetched, or is not what it should be."""
+
+
+class _Unreachable(FileNotFoundError, FetchError):
+    """The server does not answer, or its answer breaks off or tells of a fault."""
+
+
+class _Damaged(ValueError, FetchError):
+    """The answer of the server is not the file."""
 
 
 class _NotWhole(ValueError):

@@ -1,9 +1,9 @@
 // Norms and residuals that verify systems A x = b of many unknowns, each by many multiprocessors, in one launch.
 //
-//   board  double[SEEN + 4 + 2 k][count], zero before the launch: the numbers of `tell` (reading.cuh), ||A||_inf,
-//          ||A||_1, the largest ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and
-//          max |x| of each.  A norm or size that is computed from a NaN is NaN; info and the numbers of `tell` never
-//          are.
+//   board  double[SEEN + 4 + 2 k][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the largest
+//          ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and max |x| of each.  A
+//          norm or size that is computed from a NaN is NaN; info and the numbers of `tell` never are.  Zero before the
+//          launch, but the numbers of `tell` may be those of an earlier look at A; they only become larger.
 //   a      count matrices n x n, T_A, or pairs of T_A if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col (steps
 //          count entries).
 //   below, above  the numbers of diagonals of a that are read; other entries are taken for zero.

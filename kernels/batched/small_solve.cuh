@@ -13,9 +13,9 @@
 //          at which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.  If
 //          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
-//          If `doubts` is given, the board has only the numbers of doubtful systems.
+//          If `doubt` is given, the board has only the numbers of doubtful systems.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
-//   doubts  one number, to which the number of doubtful systems is added; or null, then doubtful is not written.
+//   doubt   one number, which becomes 1 if a system is doubtful; or null, then doubtful is not written.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
@@ -154,14 +154,14 @@ struct Measured {
     }
 
     // Writes to `doubtful` whether one system is doubtful, and writes its numbers to the board; either may be null.  If
-    // `doubts` is given, the board gets only doubtful systems.  The system has `all` answers, of which these are the k
+    // `doubt` is given, the board gets only doubtful systems.  The system has `all` answers, of which these are the k
     // from number `first` on.
     __device__ __forceinline__ void report(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
-        Index count, double* board, char* doubtful, int* doubts, int first, int all
+        Index count, double* board, char* doubtful, int* doubt, int first, int all
     ) const {
         const auto write = [&](int number, double v) { board[number * count + slice] = v; };
-        const bool good = doubts && is_ordinary(seen, limits, rests, sizes, k);
+        const bool good = doubt && is_ordinary(seen, limits, rests, sizes, k);
         if (board && !good) {
             if (first == 0) {
                 tell(seen, write);
@@ -170,9 +170,9 @@ struct Measured {
             const int at = SEEN + 4 + first;
             for (int c = 0; c < k; ++c) write(at + c, rests[c]), write(at + all + c, sizes[c]);
         }
-        if (doubts) {
+        if (doubt) {
             if (doubtful) doubtful[slice] = !good;
-            if (!good) atomicAdd(doubts, 1);
+            if (!good) *doubt = 1;
         }
     }
 };

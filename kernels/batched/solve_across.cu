@@ -17,7 +17,7 @@
 // A number in `room` is there as soon as the upper half of each part is not all ones, so there are no flags.  A block
 // takes its columns when it starts, and waits only for blocks of the same system with columns to the left, which have
 // started before.  So some block can always go on, also if the device has no room for all of them.  The first block of
-// each system starts first, then the second of each: then the blocks of one system do not wait for each other.
+// each system starts first, then the second of each: then the blocks of a long stack do not wait for each other.
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.

@@ -89,7 +89,7 @@ __device__ __forceinline__ void residual(
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_block(
-    T_A* x, double* board, char* doubtful, int* doubts, Entry* work, const T_A* a, Index a_step, Index a_row,
+    T_A* x, double* board, char* doubtful, int* doubt, Entry* work, const T_A* a, Index a_step, Index a_row,
     Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
     Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns,
     Index columns
@@ -306,7 +306,7 @@ tcs_solve_block(
         seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
         if (threadIdx.x == 0) {
             const Limits limits = {kind, bound, least, safe, agrees};
-            found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubts, 0, k);
+            found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubt, 0, k);
         }
         __syncthreads();
     }

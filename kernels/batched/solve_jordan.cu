@@ -5,8 +5,7 @@
 //   share     right-hand sides that a block takes; fewer than SLOTS = 2 ACROSS.
 //   x         [count][n][columns].
 //   board     has the last two rows for each right-hand side: first max |b - A x|, then max |x|.
-//   doubts    counts a doubtful system once for each of its blocks.  With it, `doubtful` and the board may be given
-//             only if share = columns.
+//   doubt     with it, `doubtful` and the board may be given only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
 // vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r, TALL = THREADS / ACROSS; pair c of a
@@ -264,7 +263,7 @@ __device__ __forceinline__ double residual(const Room& room, int c, Side b, doub
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_jordan(
-    T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
+    T_A* x, double* board, char* doubtful, int* doubt, const T_A* a, Index a_step, Index a_row, Index a_col,
     const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror, Index kind,
     double bound, double near, double least, double safe, double agrees, Index count, Index unknowns, Index columns,
     Index share
@@ -395,5 +394,5 @@ tcs_solve_jordan(
     seen.zero = __syncthreads_or(seen.zero);
     if (threadIdx.x != 0) return;
     const Limits limits = {kind, bound, least, safe, agrees};
-    found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubts, first_side, all);
+    found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubt, first_side, all);
 }

@@ -203,7 +203,7 @@ __device__ __forceinline__ void stage_packed(Given* at, const T_A* from) {
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_rows(
-    T_A* x, double* board, char* doubtful, int* doubts, const T_A* a, Index a_step, Index a_row, Index a_col,
+    T_A* x, double* board, char* doubtful, int* doubt, const T_A* a, Index a_step, Index a_row, Index a_col,
     const T_A* b, Index b_step, Index b_row, Index below, Index above, Index mirror, Index kind, double bound,
     double near, double least, double safe, double agrees, Index count, Index unknowns
 ) {
@@ -412,5 +412,5 @@ tcs_solve_rows(
     }
     if (lane != 0 || slice >= count) return;
     const Limits limits = {kind, bound, least, safe, agrees};
-    found.report(seen, limits, &of_rest, &size, 1, slice, count, board, doubtful, doubts, 0, 1);
+    found.report(seen, limits, &of_rest, &size, 1, slice, count, board, doubtful, doubt, 0, 1);
 }

@@ -44,7 +44,10 @@ def study(
     path : path, optional
         File for the rows, as JSON lines.  Each row is written to the disk as soon as its run is done.
     resume : bool
-        Keep the rows that the file has, and do only the other runs.
+        Keep the rows that the file has, and do only the other runs.  A run whose row lacks the history, the
+        spectrum or the energy that is now asked for is done again, and its new row replaces the old one.  A
+        matrix that could not be fetched from the collection is asked for again; other skipped matrices keep
+        their rows.
     jobs : int
         Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
     limit_seconds : float, optional
@@ -73,8 +76,9 @@ def study(
     Raises
     ------
     InputError
-        An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read,
-        or a run that fails, raises nothing: its row has the reason.
+        An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read
+        or fetched, or a run that fails, raises nothing: its row has the reason.  But if none of the matrices
+        can be fetched, nothing is run.
     OSError
         The file `path` cannot be written, for instance because the disk is full.
 

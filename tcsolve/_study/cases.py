@@ -12,9 +12,10 @@ import numpy as np
 
 from tcsolve import matrices
 from tcsolve._errors import InputError
-from tcsolve._study.filters import Filters, Skipped
+from tcsolve._study.filters import Filters, NotFetched, Skipped
 from tcsolve._study.generators import checked_options, takes
 from tcsolve._study.sweeps import sweep
+from tcsolve.matrices._download import FetchError
 from tcsolve.matrices._problem import problem_of
 
 __all__ = ["Case", "expand_cases", "load_case"]
@@ -35,13 +36,16 @@ class Case:
     name : str
         Name in the catalog or in the collection, name of a file, or the caller's name of an array.
     options : dict
-        Arguments of `matrices.generate`; for a file, its SHA-256; for an array, its SHA-256 and its dtype.
+        Arguments of `matrices.generate`; for a file, its SHA-256; for an array, its SHA-256, its dtype, and
+        its shape unless it is square.
         With the key `LEFT_OUT` the case stands for all matrices of the collection that match a pattern, but
         do not pass the filters.
     filters : Filters
     path : str, optional
         The file, the file with the entries of an array, or the folder of the collection.  It does not
         identify the case.
+    fault : str, optional
+        Why the matrix could not be fetched.  It does not identify the case.
     """
 
     source: str
@@ -49,6 +53,7 @@ class Case:
     options: dict = field(default_factory=dict)
     filters: Filters = Filters()
     path: str = ""
+    fault: str = ""
 
     @property
     def label(self):
@@ -67,7 +72,8 @@ class Case:
 
     def as_data(self):
         """Return everything as data for JSON; `from_data` is the inverse."""
-        return {**self.identity(), "filters": vars(self.filters), "path": self.path}
+        others = {"filters": vars(self.filters), "path": self.path, "fault": self.fault}
+        return self.identity() | others
 
     @classmethod
     def from_data(cls, data):
@@ -95,14 +101,17 @@ def expand_cases(given, folder=None, scratch=None):
     if not isinstance(given, list | tuple | Mapping):
         given = [given]
     if isinstance(given, Mapping):
-        return [_of_array(name, a, scratch) for name, a in given.items()]
+        return _arrays(given, scratch)
     found = {}
     for item in given:
         for case in _expanded(item, folder):
             found.setdefault(repr(case.identity()), case)
     if not found:
         raise InputError("study: no matrices are given; name some, such as 'gen:svd_geo:n=100'")
-    return list(found.values())
+    cases = list(found.values())
+    if all(case.fault for case in cases):
+        raise InputError(f"study: {cases[0].fault}")
+    return cases
 
 
 def load_case(case, seed, rhs):
@@ -112,7 +121,11 @@ def load_case(case, seed, rhs):
     ------
     Skipped
         The matrix cannot be read, is empty or not square, or is left out by a filter.
+    NotFetched
+        The collection could not give it.
     """
+    if case.fault:
+        raise NotFetched(case.fault)
     if case.is_left_out:
         raise Skipped(case.options[LEFT_OUT])
     if "n" in case.options:
@@ -127,7 +140,8 @@ def load_case(case, seed, rhs):
             name, folder = (case.path, None) if is_file else (case.name, case.path or None)
             problem = matrices.load(name, folder=folder, seed=seed, rhs=rhs, pattern=False)
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        raise Skipped(" ".join(str(error).split()) or type(error).__name__) from error
+        kind = NotFetched if isinstance(error, FetchError) else Skipped
+        raise kind(_on_one_line(error)) from error
     if problem.n == 0:
         raise Skipped("it is empty")
     case.filters.check_size(problem.n)
@@ -265,8 +279,7 @@ def _collected(pattern, options, filters, folder):
     where = "" if folder is None else os.fspath(folder)
     try:
         if not (glob.has_magic(pattern) or filters.group):
-            matrices._suitesparse.placed(pattern, folder)  # an unknown name is refused before a run
-            return [Case("suitesparse", pattern, {}, filters, where)]
+            return [Case("suitesparse", pattern, {}, filters, where, _fault(pattern, folder))]
         wanted = {key: value for key, value in filters.given().items() if key in OF_THE_LIST}
         every = matrices.find(pattern, folder=folder, group=filters.group)
         found = matrices.find(pattern, folder=folder, group=filters.group, **wanted)
@@ -283,18 +296,44 @@ def _collected(pattern, options, filters, folder):
     return cases
 
 
-def _of_array(name, a, scratch):
-    a = np.asarray(a)
-    if a.ndim != 2:
+def _fault(name, folder):
+    """Fetch a matrix unless it is here, and return why that fails; an unknown name raises an error."""
+    try:
+        matrices._suitesparse.placed(name, folder)
+    except FetchError as error:
+        return _on_one_line(error)
+    return ""
+
+
+def _on_one_line(error):
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _arrays(given, scratch):
+    """Return the cases of a mapping of arrays; one of them at least must have two dimensions."""
+    arrays = {name: np.asarray(a) for name, a in given.items()}
+    if arrays and all(a.ndim != 2 for a in arrays.values()):
+        name, a = next(iter(arrays.items()))
         raise InputError(f"study: the matrix {name} has shape {a.shape}; (n, n) is needed")
+    return [
+        _of_array(name, a, Path(scratch) / f"{place}.npy")
+        for place, (name, a) in enumerate(arrays.items())
+    ]
+
+
+def _of_array(name, a, path):
     digest = hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()
-    path = Path(scratch) / f"{digest}.npy"
+    is_square = a.ndim == 2 and a.shape[0] == a.shape[1]
+    options = {"sha256": digest, "dtype": a.dtype.str}
+    options |= {} if is_square else {"shape": list(a.shape)}
     np.save(path, a)
-    return Case("array", str(name), {"sha256": digest, "dtype": a.dtype.str}, path=str(path))
+    return Case("array", str(name), options, path=str(path))
 
 
 def _array_problem(case, seed, rhs):
     a = np.load(case.path)
+    if a.ndim != 2:
+        raise Skipped(f"it has shape {a.shape}; a linear system needs shape (n, n)")
     if a.shape[0] != a.shape[1]:
         raise Skipped(f"it is {a.shape[0]} by {a.shape[1]}; a linear system needs a square matrix")
     rng = np.random.default_rng(seed)

@@ -4,13 +4,13 @@ import math
 
 import numpy as np
 
-__all__ = ["COLUMNS", "CRASHED", "FACTS", "NESTED", "SKIPPED", "plain"]
+__all__ = ["COLUMNS", "CRASHED", "FACTS", "NESTED", "RAISED", "SKIPPED", "plain"]
 
 # What is known of a matrix before any plan is tried.
 FACTS = ("n", "nnz", "dtype", "kappa", "kappa_norm", "kappa_scaled", "skeel", "dominance", "spread")
 # Columns with many values in one row; tables leave them out.
 NESTED = ("history", "spectrum")
-SKIPPED, CRASHED = "SKIPPED", "CRASHED"
+SKIPPED, CRASHED, RAISED = "SKIPPED", "CRASHED", "RAISED"
 # The columns of a table, in order.  All other columns, such as the fields of the plan, come after 'plan'.
 COLUMNS = (
     *("matrix", "source", *FACTS, "plan"),

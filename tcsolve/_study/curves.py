@@ -1,20 +1,32 @@
 """Pictures of curves: residual histories, steps against the condition number, performance profiles."""
 
 import math
-import numbers
 import textwrap
 
 import numpy as np
 
 from tcsolve._errors import InputError
-from tcsolve._study.layout import grid, heading, legend_below, legend_under, panels
-from tcsolve._study.looks import MOST_CURVES, NAMES, Group, chosen, groups_of, shared_words
+from tcsolve._study.layout import fit, grid, heading, legend_below, legend_under, panels
+from tcsolve._study.looks import (
+    MOST_CURVES,
+    NAMES,
+    Group,
+    chosen,
+    counted,
+    groups_of,
+    is_number,
+    require_numbers,
+    shared_words,
+    words,
+)
 
 __all__ = ["DRAWINGS", "performance_profile"]
 
-# Largest number of matrices in a picture of histories: MOST_MATRICES with one group of plans, MOST_ROWS with
-# several, where each matrix has its own rows of panels.
-MOST_MATRICES, MOST_ROWS = 9, 5
+# Largest number of matrices in a picture of histories with one group of plans.  With several groups each
+# matrix has its own rows of panels: at most MOST_ROWS in all, each with at most MOST_COLUMNS panels.
+MOST_MATRICES, MOST_ROWS, MOST_COLUMNS = 9, 5, 4
+# Heights of the panels of histories in inches: they share PAGE_HEIGHT within these limits.
+LOWEST, HIGHEST, PAGE_HEIGHT = 1.15, 1.8, 5.75
 # In a picture of points for more than MANY_POINTS matrices, a panel has at most FEW_PLANS plans.
 MANY_POINTS, FEW_PLANS = 30, 4
 # The marks of failed runs of each plan are higher than those of the plan before by this factor.
@@ -27,7 +39,8 @@ def _histories(figure, table, matrix=None):
     rows = chosen([row for row in table.ran if row.get("history")], "a history", matrix)
     names = list(dict.fromkeys(row["matrix"] for row in rows))
     groups, shared = groups_of(rows), shared_words(rows)
-    most, every = (MOST_MATRICES if len(groups) == 1 else MOST_ROWS), len(names)
+    lines, every = -(-len(groups) // MOST_COLUMNS), len(names)
+    most = MOST_MATRICES if len(groups) == 1 else max(1, MOST_ROWS // lines)
     if every > most:
         names = [names[int(i)] for i in np.linspace(0, every - 1, most)]
     axes = _history_panels(figure, len(names), groups)
@@ -41,10 +54,13 @@ def _histories(figure, table, matrix=None):
     some = "" if len(names) == every else f" ({len(names)} of {every} matrices)"
     heading(
         figure,
-        f"Backward error after each step{some}: marks are recomputed errors, lines between them are "
-        "predictions inside of Krylov methods, the dotted line is the bound",
+        f"Backward error after each step{some}: marks are recomputed errors, the last one that of the x that "
+        "is returned; lines between them are predictions inside of Krylov methods; the dotted line is the "
+        "bound",
         shared,
     )
+    rows = axes[0].get_subplotspec().get_gridspec().nrows
+    fit(figure, min(HIGHEST, max(LOWEST, PAGE_HEIGHT / rows)))
 
 
 def _history_panels(figure, matrices, groups):
@@ -53,10 +69,10 @@ def _history_panels(figure, matrices, groups):
         axes = panels(figure, matrices, sharey=True)
         legend_below(figure, groups[0].looks)
     else:
-        columns = min(len(groups), 4)
+        columns = min(len(groups), MOST_COLUMNS)
         lines = -(-len(groups) // columns)
         width = max(1.75, 7 / columns)
-        places = grid(figure, matrices * lines, columns, width, 1.7, sharey=True)
+        places = grid(figure, matrices * lines, columns, width, sharey=True)
         axes = []
         for i in range(matrices):
             row = places[i * lines * columns : (i + 1) * lines * columns]
@@ -95,6 +111,7 @@ def _history(ax, history, look):
 
 def _steps(figure, table, x="kappa"):
     """Draw the steps to converge against column `x` of the table; runs that fail are in a band at the top."""
+    require_numbers(table.ran, "steps: x", x)
     rows = [row for row in table.ran if _is_positive(row.get(x))]
     rows = chosen(rows, f"a positive number in the column {x}")
     count = len({row["matrix"] for row in rows})
@@ -108,12 +125,12 @@ def _steps(figure, table, x="kappa"):
     ends = 0.6 * min(row[x] for row in rows), max(row[x] for row in rows) / 0.6
     for ax in figure.axes:
         ax.set_xlim(ends)
-    heading(figure, f"Steps by precision ({count} matrices)", shared_words(rows))
+    heading(figure, f"Steps by precision ({counted(count)})", shared_words(rows))
+    fit(figure, _height(groups))
 
 
 def _is_positive(value):
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    return is_number and 0 < value < math.inf
+    return is_number(value) and 0 < value < math.inf
 
 
 def _steps_panel(ax, rows, group, x, top):
@@ -134,7 +151,7 @@ def _steps_panel(ax, rows, group, x, top):
     ax.text(
         0.01, end * 1.8, " not converged", va="top", fontsize=7, transform=ax.get_yaxis_transform()
     )
-    ax.set(xscale="log", yscale="log", xlabel=NAMES.get(x, x), ylabel="steps to converge")
+    ax.set(xscale="log", yscale="log", xlabel=NAMES.get(x, words(x)), ylabel="steps to converge")
     ax.set_ylim(0.4, end * 2)
     ax.set_yticks([1, *(10**k for k in range(1, 6) if 10**k < top / 1.15)])
     ax.yaxis.set_major_formatter("{x:g}")
@@ -144,22 +161,28 @@ def _steps_panel(ax, rows, group, x, top):
 def _group_panels(figure, groups):
     """Return axes for each group, with its title and legend."""
     if len(groups) == 1:
-        figure.set_size_inches(5.2, 3.4)
+        axes = grid(figure, 1, 1, 5.2)
         legend_below(figure, groups[0].looks)
-        return [figure.subplots()]
-    columns, height = (2, 2.7) if len(groups) <= 4 else (3, 2.4)
-    axes = panels(figure, len(groups), columns=columns, width=7 / columns, height=height)
+        return axes
+    columns = 2 if len(groups) <= 4 else 3
+    axes = panels(figure, len(groups), columns=columns, width=7 / columns)
     for ax, group in zip(axes, groups, strict=True):
         ax.set_title(group.title)
         legend_under(ax, group.looks, 7 / columns)
     return axes
 
 
+def _height(groups):
+    """Return the height in inches of the axes of `_group_panels`."""
+    return 2.1 if len(groups) == 1 else 1.55
+
+
 def _profile(figure, table, measure="steps"):
     """Draw the performance profile of the plans."""
+    require_numbers(table.ran, "profile: measure", measure)
     curves = performance_profile(table.ran, measure)
     if not curves:
-        raise InputError(f"study: no matrix has a converged run with {measure}")
+        raise InputError(f"study: no matrix has a converged run with {words(measure)}")
     groups = groups_of(table.ran)
     matrices = max(count for _, count in curves.values())
     most = max((ratios[-1] for ratios, _ in curves.values() if len(ratios)), default=1.0)
@@ -171,11 +194,12 @@ def _profile(figure, table, measure="steps"):
         ax.set_xscale("log", base=2)
         ax.set(xlim=(1, end), ylim=(0, 1.03), ylabel="share of the matrices")
         ax.xaxis.set_major_formatter("{x:g}")
-        compared = "steps + 1" if measure == "steps" else NAMES.get(measure, measure)
+        compared = "steps + 1" if measure == "steps" else NAMES.get(measure, words(measure))
         ax.set_xlabel(f"({compared}) / (that of the best plan), at most")
     others = "; in grey: the plans of the other panels" if len(groups) > 1 else ""
-    title = f"Performance profile of {measure} ({matrices} matrices){others}"
+    title = f"Performance profile of {words(measure)} ({counted(matrices)}){others}"
     heading(figure, title, shared_words(table.ran))
+    fit(figure, _height(groups))
 
 
 def _profile_curve(ax, ratios, count, end, look):

@@ -8,7 +8,7 @@ import numpy as np
 from tcsolve._arguments import require_count
 from tcsolve._errors import InputError
 
-__all__ = ["Filters", "Skipped"]
+__all__ = ["Filters", "NotFetched", "Skipped"]
 
 # Kinds of matrices that `Filters.kind` knows.
 KINDS = ("spd", "symmetric", "unsymmetric", "real", "complex")
@@ -16,6 +16,10 @@ KINDS = ("spd", "symmetric", "unsymmetric", "real", "complex")
 
 class Skipped(Exception):
     """A matrix is left out of a study; the message is the reason."""
+
+
+class NotFetched(Skipped):
+    """The collection could not give a matrix; a study that is resumed asks again."""
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,11 @@ def _lock(file, path):
 
 
 def read_rows(path):
-    """Return the rows of a file; the beginning of a line at its end is ignored."""
-    return _whole_lines(Path(path))[1]
+    """Return the rows of a file; of those with the same key, the last one.
+
+    The beginning of a line at the end of the file is ignored.
+    """
+    return list({row["key"]: row for row in _whole_lines(Path(path))[1]}.values())
 
 
 def _whole_lines(path):
@@ -118,7 +121,7 @@ def _whole_lines(path):
             row = json.loads(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or "key" not in row:
+        if not isinstance(row, dict) or not isinstance(row.get("key"), str):
             raise InputError(
                 f"study: line {number} of {path} is not a row of a study; remove the line, or choose another "
                 "file"

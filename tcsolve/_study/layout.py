@@ -1,26 +1,44 @@
-"""The layout of a picture: panels, headings and legends that fit its size."""
+"""The layout of a picture: panels, headings and legends, and a size in which they have room."""
 
 import textwrap
 
-__all__ = ["grid", "heading", "legend_below", "legend_under", "panels"]
+__all__ = ["LETTER", "fit", "grid", "heading", "legend_below", "legend_under", "panels"]
 
 # Width of a letter of 8 points, in inches.
 LETTER = 0.061
+# Width of the line before a label, in letters.
+LINE = 7
+# More than legends, titles and names take: in inches for a row of axes, and for the figure.
+AMPLE_ROW, AMPLE = 3.0, 8.0
 
 
-def panels(figure, count, *, columns=3, width=2.35, height=2.0, **options):
-    """Return a list of `count` axes in rows of at most `columns`, and set the size of the figure."""
+def panels(figure, count, *, columns=3, width=2.35, **options):
+    """Return a list of `count` axes in rows of at most `columns`, and set the width of the figure."""
     columns = 2 if count == 4 else min(columns, count)
-    axes = grid(figure, -(-count // columns), columns, width, height, **options)
+    axes = grid(figure, -(-count // columns), columns, width, **options)
     for ax in axes[count:]:
         ax.set_visible(False)
     return axes[:count]
 
 
-def grid(figure, rows, columns, width, height, **options):
-    """Return the axes of a grid as a list, and set the size of the figure; sizes are in inches."""
-    figure.set_size_inches(max(3.4, columns * width), rows * height + 0.5)
+def grid(figure, rows, columns, width, **options):
+    """Return the axes of a grid as a list, and set the width of the figure; `fit` sets its height."""
+    figure.set_size_inches(max(3.4, columns * width), rows * AMPLE_ROW + AMPLE)
     return list(figure.subplots(rows, columns, squeeze=False, **options).flat)
+
+
+def fit(figure, height):
+    """Make a figure so high that its axes are `height` inches high, whatever is around them.
+
+    It is called last: legends, titles and names take the height that they have now.
+    """
+    ax = figure.axes[0]
+    rows = ax.get_subplotspec().get_gridspec().nrows
+    wide, _ = figure.get_size_inches()
+    ample = rows * (height + AMPLE_ROW) + AMPLE
+    figure.set_size_inches(wide, ample)
+    figure.draw_without_rendering()
+    figure.set_size_inches(wide, ample + rows * (height - ample * ax.get_position().height))
 
 
 def heading(figure, text, shared=""):
@@ -32,18 +50,15 @@ def heading(figure, text, shared=""):
 
 def legend_below(figure, looks):
     """Put one legend for all axes below them."""
-    shown = _lines(looks)
-    width = max(len(look["label"]) for look in looks.values())
-    columns = max(1, min(len(shown), int(figure.get_size_inches()[0] * 12 / (width + 7))))
-    figure.legend(handles=shown, loc="outside lower center", ncols=columns, handlelength=3.2)
+    lines, columns = _shared_out(looks, int(figure.get_size_inches()[0] * 12))
+    figure.legend(handles=lines, loc="outside lower center", ncols=columns, handlelength=3.2)
 
 
 def legend_under(ax, looks, width):
     """Put a legend below the label of the x axis.  The axes are `width` inches wide."""
-    longest = max(len(look["label"]) for look in looks.values())
-    columns = max(1, min(len(looks), int(width * 15 / (longest + 7))))
+    lines, columns = _shared_out(looks, int(width * 15))
     ax.legend(
-        handles=_lines(looks),
+        handles=lines,
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
         borderaxespad=4.8,  # in font sizes: room for the labels of the x axis
@@ -54,7 +69,16 @@ def legend_under(ax, looks, width):
     )
 
 
-def _lines(looks):
+def _shared_out(looks, letters):
+    """Return the lines of a legend that is `letters` wide, and the number of its columns."""
     from matplotlib.lines import Line2D
 
-    return [Line2D([], [], **look) for look in looks.values()]
+    longest = max(len(look["label"]) for look in looks.values())
+    columns = max(1, min(len(looks), letters // (longest + LINE)))
+    how = {"width": letters - LINE, "break_long_words": False, "break_on_hyphens": False}
+    labels = ("\n".join(textwrap.wrap(look["label"], **how)) for look in looks.values())
+    lines = [
+        Line2D([], [], **look | {"label": label})
+        for look, label in zip(looks.values(), labels, strict=True)
+    ]
+    return lines, columns

@@ -1,11 +1,24 @@
 """What all pictures share: groups of plans that fit into one panel, and their colours, marks and names."""
 
+import numbers
 from collections import Counter
 from dataclasses import dataclass
 
 from tcsolve._errors import InputError
+from tcsolve._study.columns import COLUMNS
 
-__all__ = ["MOST_CURVES", "NAMES", "Group", "chosen", "groups_of", "shared_words"]
+__all__ = [
+    "MOST_CURVES",
+    "NAMES",
+    "Group",
+    "chosen",
+    "counted",
+    "groups_of",
+    "is_number",
+    "require_numbers",
+    "shared_words",
+    "words",
+]
 
 # Colours that people with any colour vision can tell apart: M. Okabe, K. Ito, Color Universal Design, 2008.
 # Yellow is left out, because it is too light on paper.
@@ -55,6 +68,35 @@ def chosen(rows, what, matrix=None):
     if not rows:
         raise InputError(f"study: no row has {what}")
     return rows
+
+
+def is_number(value):
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def require_numbers(rows, what, column):
+    """Raise an InputError unless a column has numbers and nothing else; `what` names the option."""
+    values = {}
+    for row in rows:
+        for name, value in row.items():
+            values.setdefault(name, []).append(value)
+    values = {name: [v for v in found if v is not None] for name, found in values.items()}
+    able = {name for name, found in values.items() if found and all(map(is_number, found))}
+    able = [*(name for name in COLUMNS if name in able), *sorted(able.difference(COLUMNS))]
+    if rows and column not in able:
+        raise InputError(
+            f"study: {what} is {column!r}, needs a column of numbers: {', '.join(able)}"
+        )
+
+
+def words(column):
+    """Return the name of a column as words."""
+    return "order n" if column == "n" else column.replace("_", " ")
+
+
+def counted(matrices):
+    """Return a number of matrices with its noun."""
+    return "1 matrix" if matrices == 1 else f"{matrices} matrices"
 
 
 def shared_words(rows):

@@ -6,8 +6,8 @@ import textwrap
 import numpy as np
 
 from tcsolve._errors import InputError
-from tcsolve._study.layout import heading, panels
-from tcsolve._study.looks import chosen, groups_of, shared_words
+from tcsolve._study.layout import LETTER, fit, grid, heading, panels
+from tcsolve._study.looks import chosen, groups_of, require_numbers, shared_words, words
 
 __all__ = ["DRAWINGS", "heatmap_pages"]
 
@@ -22,6 +22,8 @@ MOST_MATRICES = 85
 # inches, size of the letters).
 WIDTHS = ((8, 0.42), (16, 0.3), (math.inf, 0.215))
 HEIGHTS = ((30, 0.16, 6), (math.inf, 0.105, 5))
+# Least height of the axes of a heat map, and width of a letter divided by its size.
+LEAST_HEIGHT, SLENDER = 1.0, 0.62
 MOST_SPECTRA = 5
 GREY = 0.86
 
@@ -34,16 +36,15 @@ def heatmap_pages(table):
 def _heatmap(figure, table, measure="steps", page=1):
     """Draw a cell for each matrix and plan: its steps, or a letter for its failure."""
     rows = chosen(list(table.ran), "a run")
+    if measure != "steps":  # of steps there may be none: every run may have failed
+        require_numbers(rows, "heatmap: measure", measure)
     groups, shared = groups_of(rows), shared_words(rows)
     kappa = {row["matrix"]: row.get("kappa") or np.inf for row in rows}
     matrices, told = _page_of(sorted(kappa, key=kappa.get), page, heatmap_pages(table))
     cells, failed = _cells(rows, matrices, [plan for g in groups for plan in g.looks], measure)
     width = next(size for most, size in WIDTHS if cells.shape[1] <= most)
     height, letter = next(sizes for most, *sizes in HEIGHTS if len(matrices) <= most)
-    figure.set_size_inches(
-        max(3.4, 1.9 + width * cells.shape[1]), max(2.4, 1.5 + height * len(matrices))
-    )
-    ax = figure.subplots()
+    (ax,) = grid(figure, 1, 1, 1.9 + width * cells.shape[1])
     norm = _norm(cells, measure)
     image = ax.imshow(np.maximum(cells, norm.vmin), aspect="auto", cmap="cividis_r", norm=norm)
     grey = np.full((*cells.shape, 4), GREY)  # a cell without a run stays white
@@ -51,12 +52,17 @@ def _heatmap(figure, table, measure="steps", page=1):
     for place in failed:
         grey[place][3] = 1
     ax.imshow(grey, aspect="auto")
-    _numbers(ax, cells, failed, norm, min(letter, 5.5 if width < 0.3 else letter))
-    _heatmap_axes(ax, groups, matrices, letter)
-    figure.colorbar(image, ax=ax, label=measure, format="{x:g}", aspect=40, shrink=0.8)
+    texts = _numbers(ax, cells, failed, norm, min(letter, 5.5 if width < 0.3 else letter))
+    tall = max(LEAST_HEIGHT, height * len(matrices))
+    _heatmap_axes(ax, groups, matrices, letter, int(tall / LETTER))
+    _bar(figure, ax, image, words(measure))
     letters = ", ".join(f"{v} {k.lower()}" for k, v in LETTERS.items() if v in failed.values())
     grey_is = "; grey: not converged" + (f" ({letters})" if letters else "") if failed else ""
-    heading(figure, f"{measure.capitalize()} to converge{told}{grey_is}", shared)
+    runs = f"{words(measure).capitalize()} of the runs that converged"
+    shown = "Steps to converge" if measure == "steps" else runs
+    heading(figure, shown + told + grey_is, shared)
+    fit(figure, tall)
+    _shrink(texts, ax.get_position().width * figure.get_size_inches()[0] / cells.shape[1])
 
 
 def _page_of(matrices, page, pages):
@@ -92,7 +98,19 @@ def _norm(cells, measure):
     return LogNorm(least, max(positive.max(initial=0), 2 * least))
 
 
+def _bar(figure, ax, image, label):
+    """Draw the colours and their values, in few decades also twice and five times a power of ten."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    norm = image.norm
+    digits = (1, 2, 5) if norm.vmax < 1e3 * norm.vmin else (1,)
+    how = {"format": "{x:g}", "ticks": LogLocator(subs=digits), "aspect": 40, "shrink": 0.8}
+    bar = figure.colorbar(image, ax=ax, label=label, **how)
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+
+
 def _numbers(ax, cells, failed, norm, size):
+    """Write the number or the letter of each cell, and return the texts."""
     how = {"ha": "center", "va": "center_baseline", "fontsize": size}
     for (i, j), value in np.ndenumerate(cells):
         if (i, j) in failed:
@@ -100,6 +118,14 @@ def _numbers(ax, cells, failed, norm, size):
         elif np.isfinite(value):
             dark = "white" if norm(max(value, norm.vmin)) > 0.5 else "black"
             ax.text(j, i, _brief(value), color=dark, **how)
+    return list(ax.texts)
+
+
+def _shrink(texts, width):
+    """Make the letters of texts smaller if the longest one is wider than a cell; `width` is in inches."""
+    longest = max((len(text.get_text()) for text in texts), default=1)
+    for text in texts:
+        text.set_fontsize(min(text.get_fontsize(), 72 * width / (SLENDER * (longest + 0.5))))
 
 
 def _brief(value):
@@ -111,14 +137,18 @@ def _brief(value):
     return f"{mantissa}e{int(exponent)}"
 
 
-def _heatmap_axes(ax, groups, matrices, letter):
-    """Write the names of the matrices and plans, and a line and a title for each group of plans."""
+def _heatmap_axes(ax, groups, matrices, letter, most_letters):
+    """Write the names of the matrices and plans, and a line and a title for each group of plans.
+
+    The label of the matrices has lines of at most `most_letters` letters.
+    """
     looks = [look for group in groups for look in group.looks.values()]
     labels = ["\n".join(textwrap.wrap(look["label"], 20)) for look in looks]
     ax.grid(False)
     ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6.5)
     ax.set_yticks(range(len(matrices)), matrices, fontsize=letter)
-    ax.set_ylabel(r"matrices, from small (top) to large $\kappa$")
+    label = textwrap.wrap(r"matrices, from small (top) to large $\kappa$", most_letters)
+    ax.set_ylabel("\n".join(label))
     start = -0.5
     for group in groups:
         end = start + len(group.looks)
@@ -159,6 +189,7 @@ def _spectrum(figure, table, matrix=None):
     kappa = rf", $\kappa$ = {rows[0]['kappa']:.0e}" if rows[0].get("kappa") else ""
     title = f"Eigenvalues of {matrix}{kappa}, and of the error $M^{{-1}} A - I$ of its factors"
     heading(figure, title, shared_words(rows))
+    fit(figure, 1.5)
 
 
 def _eigenvalues(ax, pairs, colour, title, shift):
@@ -168,7 +199,8 @@ def _eigenvalues(ax, pairs, colour, title, shift):
     spread = max(np.ptp(real), np.ptp(imaginary), 1e-15)
     if np.ptp(imaginary) < 1e-3 * spread:  # real eigenvalues: do not magnify rounding errors
         ax.set_ylim(-spread / 2, spread / 2)
-    ax.set(title=title, xlabel="real part")
+    ax.set(xlabel="real part")
+    ax.set_title(title, pad=12)  # below it is the power of ten of the y axis
     ax.locator_params(nbins=4)
     ax.ticklabel_format(scilimits=(-3, 4))
 

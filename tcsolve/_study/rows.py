@@ -7,16 +7,16 @@ import sys
 import time
 
 from tcsolve._study.cases import load_case
-from tcsolve._study.columns import CRASHED, SKIPPED, plain
+from tcsolve._study.columns import CRASHED, RAISED, SKIPPED, plain
 from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
-from tcsolve._study.filters import Skipped
+from tcsolve._study.filters import NotFetched, Skipped
 from tcsolve._study.reference import reference_of
 from tcsolve._study.runs import raised, run_plan
 from tcsolve._study.threads import blas_threads
 from tcsolve._study.versions import versions
 
-__all__ = ["Settings", "canonical", "crashed_row", "key_of", "rows_of"]
+__all__ = ["Settings", "canonical", "crashed_row", "is_whole", "key_of", "rows_of"]
 
 
 class Settings(dict):
@@ -28,14 +28,28 @@ class Settings(dict):
         return {key: self[key] for key in ("device", "seed", "rhs")}
 
 
-def key_of(case, plan, settings):
+def key_of(case, plan, settings, is_fetched=True):
     """Return the key of a run, the same for the same matrix, plan, device, seed and right-hand side.
 
-    Without a plan it is the key of the row of a skipped matrix; this key also depends on the filters.
+    Without a plan it is the key of the row of a skipped matrix; this key also depends on the filters.  If the
+    matrix could not be fetched, its row has another key, so that a study that is resumed asks for it again.
     """
     what = (case.filters.given() or None) if plan is None else plan.identity()
     data = [case.identity(), what, settings.identity]
+    data += [] if is_fetched else ["not fetched"]
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:20]
+
+
+def is_whole(row, settings):
+    """Tell whether a row has all that is asked for: the history, the spectrum and the energy."""
+    if row["status"] in (SKIPPED, CRASHED, RAISED):  # it never has them
+        return True
+    asked = {
+        "history": settings["history"],
+        "spectrum": settings["spectrum"] >= row["n"],
+        "energy": settings["energy"],
+    }
+    return all(name in row for name, is_asked in asked.items() if is_asked)
 
 
 def canonical(data):
@@ -60,7 +74,9 @@ def rows_of(case, plans, settings, ready=lambda: None):
             )
         case.filters.check_kappa(facts["kappa"])
     except Skipped as reason:
-        yield plain(_row(case, None, settings) | {"status": SKIPPED, "reason": str(reason)})
+        row = _row(case, None, settings) | {"status": SKIPPED, "reason": str(reason)}
+        row["key"] = key_of(case, None, settings, not isinstance(reason, NotFetched))
+        yield plain(row)
         return
     options = {key: settings[key] for key in ("device", "history", "spectrum")}
     options["reference"] = reference_of(problem, settings["device"])

@@ -9,6 +9,7 @@ from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
 from tcsolve._solve.factored.factorization import ladder_of
 from tcsolve._solve.ladder.refine_rung import invert
+from tcsolve._study.columns import RAISED
 from tcsolve._study.reference import forward_error
 
 __all__ = ["model_of_updates", "raised", "run_plan"]
@@ -70,7 +71,7 @@ def run_plan(
 def raised(error):
     """Return the columns of a run that raised an error."""
     reason = " ".join(str(error).split()) or type(error).__name__
-    return {"status": "RAISED", "converged": False, "reason": reason}
+    return {"status": RAISED, "converged": False, "reason": reason}
 
 
 def _steps(solution):

@@ -10,7 +10,7 @@ from tcsolve._arguments import require_count, require_number
 from tcsolve._errors import InputError
 from tcsolve._study.journal import Journal
 from tcsolve._study.progress import progress
-from tcsolve._study.rows import key_of, rows_of
+from tcsolve._study.rows import is_whole, key_of, rows_of
 from tcsolve._study.spec import Spec, read_study_file
 from tcsolve._study.workers import parallel_rows
 
@@ -59,30 +59,46 @@ def _all_rows(spec, journal, stream, jobs, limit_seconds):
     else:
         tasks = _shared(tasks, jobs)
         new = parallel_rows(tasks, spec.settings, min(jobs, len(tasks)), limit_seconds)
-    plans_of = Counter()
+    plans_of, sent = Counter(), set()
     for case, plans in tasks:
-        plans_of[key_of(case, None, spec.settings)] += len(plans)
+        for key in _skipped_keys(case, spec.settings):
+            plans_of[key] += len(plans)
     with progress(total, done, stream) as show:
         for row in new:
-            if row["key"] in found:  # a skipped matrix, whose row another task has sent
+            if row["key"] in sent:  # a skipped matrix, whose row another task has sent
                 continue
+            sent.add(row["key"])
             found[row["key"]] = row
             if journal:
                 journal.append(row)
             show(plans_of[row["key"]] or 1, f"{row['matrix']} {row['plan'] or row['status']}")
-    return [
-        found[key]
-        for case in spec.cases
-        for key in (key_of(case, plan, spec.settings) for plan in (None, *spec.plans))
-        if key in found
-    ]
+    return [row for case in spec.cases for row in _rows_in(spec, case, found)]
+
+
+def _skipped_keys(case, settings):
+    """Return the keys of the row of a skipped matrix: if it was fetched, and if it was not."""
+    return [key_of(case, None, settings, is_fetched) for is_fetched in (True, False)]
 
 
 def _left(spec, case, found):
-    """Return the plans of a case that have no row; none if the matrix is skipped."""
+    """Return the plans of a case whose rows are missing or lack something; none if it is skipped."""
     if key_of(case, None, spec.settings) in found:
         return []
-    return [plan for plan in spec.plans if key_of(case, plan, spec.settings) not in found]
+
+    def is_left(plan):
+        row = found.get(key_of(case, plan, spec.settings))
+        return row is None or not is_whole(row, spec.settings)
+
+    return [plan for plan in spec.plans if is_left(plan)]
+
+
+def _rows_in(spec, case, found):
+    """Return the rows of a case: that of a skipped matrix, and those of its runs."""
+    skipped, unfetched = _skipped_keys(case, spec.settings)
+    # A matrix that could not be fetched at first may have been solved since.
+    first = [skipped, unfetched] if _left(spec, case, found) else [skipped]
+    keys = [key_of(case, plan, spec.settings) for plan in spec.plans]
+    return [found[key] for key in (*first, *keys) if key in found]
 
 
 def _shared(tasks, jobs):

@@ -15,9 +15,10 @@ __all__ = ["StudyTable"]
 # The columns of a table that is printed; those of SELDOM only if a row has an entry.
 SHORT = (
     *("matrix", "n", "nnz", "kappa", "plan", "status", "reason", "steps", "inner_steps"),
-    *("backward_error", "forward_error", "growth", "seconds", "model", "seed", "study"),
+    *("backward_error", "forward_error", "growth", "seconds", "joules", "energy"),
+    *("model", "seed", "study"),
 )
-SELDOM = ("reason",)
+SELDOM = ("reason", "joules", "energy")
 
 
 class StudyTable:
@@ -55,6 +56,8 @@ class StudyTable:
     @classmethod
     def read(cls, path):
         """Return the table of a file that `tcsolve.study` writes; the study may still be running.
+
+        Of rows with the same key it takes the last one: the run was repeated for more columns.
 
         Parameters
         ----------
@@ -195,7 +198,7 @@ class StudyTable:
         Raises
         ------
         InputError
-            There is no such kind or option, no row has the numbers, or matplotlib is missing.
+            There is no such kind or option, the column has no numbers, or matplotlib is missing.
 
         References
         ----------

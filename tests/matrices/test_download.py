@@ -231,3 +231,64 @@ def test_a_study_fetches_a_named_matrix_before_the_first_run_or_refuses_it(colle
     assert [row["status"] for row in rows] == ["CONVERGED"] and collection.asked == [TINY]
     with pytest.raises(InputError, match="no matrix HB/absent in .* could not be fetched either"):
         study(["ss:HB/tiny", "ss:HB/absent"], "fp32", show_progress=False)
+
+
+def statuses(table):
+    return [(row["matrix"], row["status"]) for row in table.rows]
+
+
+ONE_IS_MISSING = [("HB/tiny", "SKIPPED"), *[("gauss n=5", "CONVERGED")] * 2]
+
+
+@pytest.mark.filterwarnings("ignore:.* was not checked")
+@pytest.mark.parametrize("jobs", [1, 3])
+@pytest.mark.parametrize(
+    "data, told",
+    [
+        (b"broken", "not the archive of a matrix tiny"),
+        (archive()[:60], "not the archive of a matrix tiny"),
+        (archive(name="huge"), "not the archive of a matrix tiny"),
+    ],
+    ids=["no archive", "cut", "another matrix"],
+)
+def test_a_study_skips_a_named_matrix_whose_archive_is_broken(collection, data, told, jobs):
+    collection.files[TINY] = data
+    given = ["ss:HB/tiny", "gen:gauss:n=5"]
+
+    table = study(given, ["fp32", "fp64"], jobs=jobs, show_progress=False)
+
+    assert statuses(table) == ONE_IS_MISSING and told in table.rows[0]["reason"]
+    assert len(collection.asked) == 3  # it is not fetched again for its row
+    with pytest.raises(InputError, match=told):  # no matrix is left
+        study("ss:HB/tiny", "fp32", show_progress=False)
+
+
+@pytest.mark.filterwarnings("ignore:.* was not checked")
+@pytest.mark.parametrize("fault", ["cut", "short", "long", "slow", "other", 500])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_matrix_that_was_not_fetched_is_fetched_when_the_study_is_resumed(
+    listed, tmp_path, fault, named
+):
+    given = ["ss:HB/tiny" if named else "ss:HB/[t]iny", "gen:gauss:n=5"], ["fp32", "fp64"]
+    how = {"path": tmp_path / "runs.jsonl", "resume": True, "show_progress": False}
+    matrices.find()  # the list is here
+    for _ in range(2):  # the fault stays
+        listed.faults = [fault] * 3
+        first = study(*given, **how)
+        assert statuses(first) == ONE_IS_MISSING and not listed.faults
+
+    table = study(*given, **how)
+
+    assert statuses(table) == [(m, "CONVERGED") for m in ("HB/tiny", "gauss n=5") for _ in range(2)]
+    assert {row["study"] for row in table.rows} == {row["study"] for row in first.rows}
+    asked = len(listed.asked)
+    assert study(*given, **how).rows == table.rows and len(listed.asked) == asked
+
+
+@pytest.mark.filterwarnings("ignore:.* was not checked")
+def test_a_study_skips_a_named_matrix_with_another_hash(collection, tmp_path):
+    matrices.load("HB/tiny")
+    next(tmp_path.glob("cache/**/tiny.tar.gz")).unlink()
+    collection.files[TINY] = archive(GOOD.replace("2.0", "3.0"))
+    table = study(["ss:HB/tiny", "gen:gauss:n=5"], ["fp32", "fp64"], show_progress=False)
+    assert statuses(table) == ONE_IS_MISSING and "hash" in table.rows[0]["reason"]

@@ -470,6 +470,31 @@ def test_rows_are_kept_and_resuming_repeats_none(tmp_path):
         quiet(FEW, PLANS, path=path)
 
 
+@pytest.mark.parametrize(
+    "asked, made_again",
+    [({"history": True}, 4), ({"energy": True}, 4), ({"spectrum": 10}, 2), ({"spectrum": 9}, 0)],
+)
+def test_rows_that_lack_what_is_asked_for_are_made_again(tmp_path, asked, made_again):
+    path, (name,) = tmp_path / "runs.jsonl", asked
+    given = ["gen:gauss:n=10,20", "gen:nan_entry:n=8", "gen:zero_column_first:n=5"]
+    how = {"plans": ["fp32", "fp64"], "path": path, "resume": True, "device": "cpu"}
+    first, text = quiet(given, **how), path.read_text()
+
+    again = quiet(given, **how, **asked)
+
+    assert [name in row for row in again.rows].count(True) == made_again
+    assert [row["key"] for row in again.rows] == [row["key"] for row in first.rows]
+    # The file keeps both rows of a run, and the later one is read.
+    assert path.read_text().startswith(text) and lines(path) == len(first) + made_again
+    assert StudyTable.read(path).rows == again.rows
+    for options in (
+        asked,
+        {},
+    ):  # no run is done twice, and what a row has more than is asked is kept
+        assert quiet(given, **how, **options).rows == again.rows
+    assert lines(path) == len(first) + made_again
+
+
 def test_another_seed_or_right_side_is_another_run(tmp_path):
     path = tmp_path / "runs.jsonl"
     for options in ({}, {"seed": 1}, {"rhs": "random"}, {"device": "cpu"}):
@@ -492,7 +517,8 @@ def test_a_torn_last_line_is_done_again_wherever_it_is_torn(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line", [b"{}\n", b"[1]\n", b"\n", b"not json\n", b'{"key": 1}x\n', b"\xff\n"]
+    "line",
+    [b"{}\n", b"[1]\n", b"\n", b"not json\n", b'{"key": 1}x\n', b'{"key": [1]}\n', b"\xff\n"],
 )
 def test_a_file_of_something_else_is_refused_and_kept(tmp_path, line):
     path = tmp_path / "runs.jsonl"
@@ -609,6 +635,32 @@ def test_the_facts_of_a_matrix_are_no_part_of_its_first_run(deadly):
     table = quiet("gen:gauss:n=12", ["fp16", "bf16"], limit_seconds=1.5)
 
     assert [row["status"] for row in table.rows] == ["CONVERGED"] * 2
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 2, 2), (), (1, 4)])
+def test_an_array_of_another_shape_has_a_row_with_the_reason(tmp_path, shape):
+    path, bad = tmp_path / "runs.jsonl", np.ones(shape)
+    # `same` has the bytes of `bad`, as far as there are any.
+    arrays = {"bad": bad, "good": np.eye(3), "same": np.ones((2, 2)) if bad.size == 4 else [[1.0]]}
+
+    table = quiet(arrays, "fp32", path=path)
+
+    found = {row["matrix"]: (row["status"], row.get("reason", "")) for row in table.rows}
+    assert found["good"] == ("CONVERGED", "") and found["bad"][0] == "SKIPPED"
+    told = "1 by 4" if shape == (1, 4) else f"shape {shape}; a linear system needs shape (n, n)"
+    assert told in found["bad"][1] and told not in found["same"][1]
+    # The same bytes in another shape are another matrix.
+    again = quiet({"bad": np.ones((2, 2)) + np.eye(2), "good": np.eye(3)}, "fp32")
+    assert [row["status"] for row in again.rows] == ["CONVERGED"] * 2
+
+
+def test_an_array_that_is_mended_is_run_when_the_study_is_resumed(tmp_path):
+    path, a = tmp_path / "runs.jsonl", np.array([2.0, 0, 0, 3])
+    for wrong, reason in ((a, "it has shape (4,)"), (a.reshape(1, 4), "it is 1 by 4")):
+        skipped = quiet({"a": wrong, "b": [[1.0]]}, "fp32", path=path, resume=True).rows[0]
+        assert skipped["status"] == "SKIPPED" and reason in skipped["reason"]
+    (row,) = quiet({"a": a.reshape(2, 2)}, "fp32", path=path, resume=True).rows
+    assert row["status"] == "CONVERGED"
 
 
 def test_arrays_may_have_any_name():

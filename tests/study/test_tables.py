@@ -133,7 +133,7 @@ def test_missing_pyarrow_names_the_extra(table, tmp_path, monkeypatch):
             "no column speed; there are matrix, ",
         ),
         (lambda t: t.write("table.html"), "must end in one of .parquet"),
-        (lambda t: t.draw("steps", x="plan"), "a positive number in the column plan"),
+        (lambda t: t.draw("steps", x="plan"), "steps: x is 'plan', needs a column of numbers: n, "),
         (lambda t: t.draw("pie"), "the picture is 'pie', needs one of histories"),
         (lambda t: t.draw("steps", colour=3), "has no such option"),
         (
@@ -463,6 +463,21 @@ def test_a_printed_table_names_the_model_the_seed_and_the_study(form, line):
 
     skipped = {**table.rows[0], "status": "SKIPPED", "reason": "it is 3 by 4"}
     assert "it is 3 by 4" in StudyTable([*table.rows, skipped]).text(form)
+
+
+@pytest.mark.parametrize("form", ["markdown", "latex"])
+def test_a_printed_table_has_the_energy_or_why_there_is_none_if_it_was_asked_for(form):
+    plain, asked = (
+        study("gen:gauss:n=8", "fp32", device="cpu", energy=energy).rows[0]
+        for energy in (False, True)
+    )
+    text = StudyTable([plain]).text(form)
+    assert "joules" not in text and "energy" not in text
+    text = StudyTable([plain, asked]).text(form)
+    assert "not measured: NVML measures GPUs only" in text and "joules" not in text
+    measured = plain | {"joules": 0.25, "energy": "NVML, 50 samples"}
+    text = StudyTable([measured, asked]).text(form)
+    assert "joules" in text and "0.25" in text and "NVML, 50 samples" in text
 
 
 def test_a_printed_table_ends_with_the_versions_of_its_rows():

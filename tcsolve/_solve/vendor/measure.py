@@ -38,11 +38,11 @@ __all__ = [
 MEASURED = 4
 # Up to this n, a single system with many right-hand sides is measured without products.
 MEASURED_AT_ONCE = 192
-# Up to this n, one multiprocessor is as fast as many, because the launch takes most of the time.
-AT_ONCE = 64
-# One launch on the whole device measures all systems of a stack, or one system with up to FEW right-hand
-# sides.  If that one has at most FEW_ROWS unknowns, it may have up to `vendor.MEASURED_COLUMNS` right-hand
-# sides.  For larger systems with more than FEW right-hand sides, products are faster.
+# Up to this n, a warp measures a system.
+AT_ONCE = 32
+# Of more unknowns, one launch on the whole device measures all systems of a stack, or one with up to FEW
+# right-hand sides.  If that one has at most FEW_ROWS unknowns, it may have up to `vendor.MEASURED_COLUMNS`
+# right-hand sides.  For larger systems with more than FEW right-hand sides, products are faster.
 FEW, FEW_ROWS = 4, 1536
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}

@@ -1,8 +1,10 @@
-"""Systems on a device that are solved in as few calls of the host as possible.
+"""Systems on a device that are solved with as little work of the host as possible.
 
 These are small systems that one launch solves and finds plain, and single ones that the library factors.
 """
 
+import functools
+import math
 import time
 
 import numpy as np
@@ -40,28 +42,21 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     If at most a quarter of the systems of a stack are not plain, their statuses raise the usual errors and
     warnings.  x has the bits that the general code would give.  The arguments are those of `tcsolve.solve`.
     """
-    if not (is_cupy(a) and is_cupy(b) and a.dtype == b.dtype and a.dtype.char in "fdFD"):
+    if not (is_cupy(a) and is_cupy(b)) or a.dtype != b.dtype or type(lower) is not bool:
         return None
-    n = a.shape[-1] if a.ndim > 1 else 0
-    if assume_a not in STRUCTURES or not 0 < n <= LARGEST or a.shape[-2] != n:
+    form = _form_of(a.shape, b.shape, a.dtype.char, assume_a, lower)
+    if form is None:
         return None
-    kind = kind_of(STRUCTURES[assume_a])
-    vector = a.ndim == 2 and b.ndim == 1
-    # A negative 1 x 1 matrix is an error in a stack of several, but not alone.
-    if (n == 1 and kind == "positive definite") or a.size <= 1 or not b.size:
-        return None
-    if b.shape != (*a.shape[:-1], *(() if vector else b.shape[-1:])):
-        return None
-    ops, of_one, k = ops_for(a, b), a.ndim == 2, 1 if vector else b.shape[-1]
+    ops = ops_for(a, b)
     if ops.vendor is None:
         return None
-    band, shape = band_of(STRUCTURES[assume_a], lower, a.dtype), (a.size // n**2, n, k)
-    at_once = ops.vendor.bytes_at_once(of_one, shape, a.dtype, kind, band) is not None
+    (shape, kind, band, of_one), dtype = form, a.dtype
+    m, n, k = shape
+    at_once = ops.vendor.bytes_at_once(of_one, shape, dtype, kind, band) is not None
     by_factors = of_one and (kind != "general" or suits_vendor(ops, n, k))
     if not (at_once or by_factors):
         return None
-    columns = b.reshape(shape)
-    args = a.reshape(-1, n, n), columns, kind, band, bool(band and band[2]), False, of_one
+    args = a.reshape(m, n, n), b.reshape(shape), kind, band, bool(band and band[2]), False, of_one
     system = System(*args, exact=at_once)
     if not at_once:
         found = ops.guarded(answer_by_factors)(ops, system, b.shape, check_finite)
@@ -71,14 +66,32 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
         if report is not None:
             raise_or_warn(report)
         return x
-    args = *system[:4], limits(system)
-    judged = ops.guarded(ops.vendor.solve_and_judge)(*args, alone=of_one)
+    judged = ops.guarded(ops.vendor.solve_and_judge)(*args[:4], limits(system), alone=of_one)
     x, _, doubts, _ = judged
-    if doubts * RARE > len(columns):
+    if doubts * RARE > m:
         return None
     if doubts:
         ops.guarded(_settle_doubtful)(ops, system, judged, a.shape[:-2], check_finite)
     return x.reshape(b.shape)
+
+
+@functools.lru_cache(maxsize=256)
+def _form_of(of_a, of_b, char, assume_a, lower):
+    """Return ((m, n, k), kind, band, whether it is no stack) for two shapes, or None if they do not fit.
+
+    kind and band are those of `System`.
+    """
+    n = of_a[-1] if len(of_a) > 1 and of_b else 0
+    if char not in "fdFD" or assume_a not in STRUCTURES or not 0 < n <= LARGEST or of_a[-2] != n:
+        return None
+    structure, vector = STRUCTURES[assume_a], len(of_a) == 2 and len(of_b) == 1
+    kind, m, k = kind_of(structure), math.prod(of_a[:-2]), 1 if vector else of_b[-1]
+    # A negative 1 x 1 matrix is an error in a stack of several, but not alone.
+    if (n == 1 and (kind == "positive definite" or m == 1)) or 0 in (m, k):
+        return None
+    if of_b != (*of_a[:-1], *(() if vector else (k,))):
+        return None
+    return (m, n, k), kind, band_of(structure, lower, np.dtype(char)), len(of_a) == 2
 
 
 def _settle_doubtful(ops, system, judged, batch, check_finite):

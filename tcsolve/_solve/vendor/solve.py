@@ -221,7 +221,8 @@ def _chunk(ops, system):
     by_memory = max(1, CHUNK_BYTES // (n * n * np.result_type(dtype, np.float64).itemsize))
     if _bytes_at_once(ops, system) is not None:
         return min(CHUNK, by_memory)
-    return min(ops.vendor.most_at_once(dtype, system.kind, (m, n, k + PROBES)), by_memory)
+    columns = 0 if system.estimate else k + PROBES  # an estimate needs the factors
+    return min(ops.vendor.most_at_once(dtype, system.kind, (m, n, columns)), by_memory)
 
 
 def _bytes(ops, system, size):

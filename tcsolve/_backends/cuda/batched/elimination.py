@@ -15,8 +15,7 @@ __all__ = ["eliminate", "elimination_bytes", "eliminates"]
 # By kind, the largest number of rows.  For larger positive definite matrices, Cholesky factors are faster.
 LARGEST = {"general": 1536, "positive definite": 1024}
 # By kind: the matrices of a stack are eliminated if they have more rows than this.  Smaller ones are solved
-# faster if each has a multiprocessor of its own.  With more than n / 2 right-hand sides, a stack is solved
-# faster by factors.
+# faster if each has a multiprocessor of its own.
 ALONE = {"general": 640, "positive definite": 512}
 
 
@@ -25,9 +24,7 @@ def eliminates(dtype, kind, m, n, columns):
 
     `columns` is the number of right-hand sides and random vectors of a system.
     """
-    if kind not in KINDS or n > LARGEST[kind]:
-        return False
-    if m > 1 and (n <= ALONE[kind] or 2 * columns > n):
+    if kind not in KINDS or n > LARGEST[kind] or (m > 1 and n <= ALONE[kind]):
         return False
     return _shape(n, columns, dtype) is not None
 

@@ -58,7 +58,7 @@ def most_at_once(dtype, kind, shape):
     (m, n, columns), is_definite = shape, kind == "positive definite"
     by_lu = kind == "general" or is_definite and n <= CHOLESKY_BY_LU
     most = MOST_LU if by_lu else MOST_TRIANGLES
-    if columns and eliminates(dtype, kind, m, n, columns):
+    if 0 < 2 * columns <= n and eliminates(dtype, kind, m, n, columns):
         return most
     largest = LARGEST_DEFINITE_TOGETHER if is_definite else LARGEST_TOGETHER
     return 1 if n > largest or m < FEW and n > FEW_ROWS else most

@@ -30,6 +30,8 @@ __all__ = [
     "solve_triangles",
 ]
 
+# Largest number of triangles in one call of cuBLAS, which may use a dimension of a grid for them.
+MOST_TRIANGLES = 65535
 LOWER, UPPER = cublas.CUBLAS_FILL_MODE_LOWER, cublas.CUBLAS_FILL_MODE_UPPER
 OP_N = cublas.CUBLAS_OP_N
 
@@ -121,8 +123,10 @@ def solve_triangles(addresses, uplo, op, rhs, one=None):
         getattr(cublas, name)(cublas_calls.handle(), *how, *args)
         return
     of_rhs = addresses_of(rhs)
-    args = (alpha, addresses.data.ptr, n, of_rhs.data.ptr, n, m)
-    getattr(cublas, name + "Batched")(cublas_calls.handle(), *how, *args)
+    for first in range(0, m, MOST_TRIANGLES):
+        some = slice(first, min(first + MOST_TRIANGLES, m))
+        args = (alpha, addresses[some].data.ptr, n, of_rhs[some].data.ptr, n, some.stop - first)
+        getattr(cublas, name + "Batched")(cublas_calls.handle(), *how, *args)
 
 
 class Diagonal:

@@ -7,7 +7,7 @@ import cupy
 import numpy as np
 
 from tcsolve._backends.cuda.runtime import current_device
-from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
+from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, prepared, steps
 from tcsolve.kernels.arch import arch_number
 from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_blocks
 from tcsolve.kernels.system_shapes import FAST_FP64, solve_shape
@@ -85,33 +85,43 @@ def solve_at_once(a, b, kind, band, bound, board, *, alone=False, exact=False):
 
 def solve_and_judge(a, b, kind, band, limits, *, alone=False):
     """As `Stacks.solve_and_judge`."""
-    count = _count(cupy.cuda.runtime.getDevice(), threading.get_ident())
+    doubt = _doubt(cupy.cuda.runtime.getDevice(), threading.get_ident())
     (m, n, k), (bound, *others) = b.shape, limits
     doubtful = cupy.empty(m, bool) if m > 1 else None
     board = cupy.empty((NUMBERS + 2 * k, m)) if _is_told(m, n) else None
-    results = board, doubtful, count.doubts
+    results = board, doubtful, doubt.cleared()
     x = _solve(a, b, (kind, band, alone), results, (bound, None, *others))
-    return x, doubtful, min(count.new(), m), board
+    if not doubt.found():
+        doubts = 0
+    else:
+        doubts = int(doubtful.sum()) if m > 1 else 1
+    return x, doubtful, doubts, board
 
 
 @functools.lru_cache(maxsize=128)
-def _count(device, thread):
-    return _Count()
+def _doubt(device, thread):
+    return _Doubt()
 
 
-class _Count:
-    """The number of doubtful systems that one thread has met on a device; it only grows."""
+class _Doubt:
+    """Whether a launch of one thread has found a doubtful system: a number in pinned memory of the host.
+
+    A device can write to pinned memory, so that the host reads the number without a copy.
+    """
 
     def __init__(self):
-        # Allocate outside of any pool, because this memory is kept for later calls.
-        memory = cupy.cuda.MemoryPointer(cupy.cuda.Memory(4), 0)
-        self.doubts, self._before = cupy.ndarray(1, cupy.int32, memory), 0
-        self.doubts.fill(0)
+        self._memory = cupy.cuda.alloc_pinned_memory(4)
+        self._number = np.frombuffer(self._memory, np.int32, 1)
 
-    def new(self):
-        """Wait for the work in the current stream, and return how many doubtful systems it has found."""
-        before, self._before = self._before, int(self.doubts.get()[0])
-        return (self._before - before) % 2**32
+    def cleared(self):
+        """Set the number to zero, and return its address."""
+        self._number[0] = 0
+        return self._memory.ptr
+
+    def found(self):
+        """Wait for the work in the current stream, and tell whether it has found a doubtful system."""
+        cupy.cuda.get_current_stream().synchronize()
+        return bool(self._number[0])
 
 
 def _solve(a, b, systems, results, limits):
@@ -119,21 +129,31 @@ def _solve(a, b, systems, results, limits):
 
     `systems` is (kind, band, alone).
     """
-    (m, n, k), (kind, band, alone) = b.shape, systems
-    shape, x = _shape(b.shape, a.dtype, band, alone), cupy.empty(b.shape, b.dtype)
-    bound, near, *others = limits
-    if near is None:
-        near = NEAR ** (1 / shape.probes) * float(np.finfo(a.dtype).eps)
-    how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, (bound, near, *others)))
-    if shape.name == "solve_rows":
-        args = (x, *results, *steps(a), *steps(b)[:3], *how, m, n)
-    else:
-        work = (cupy.empty(shape.work, np.result_type(a.dtype, np.float64)),) if shape.work else ()
-        share = (shape.share,) if shape.share else ()
-        args = (x, *results, *work, *steps(a), *steps(b), *how, m, n, k, *share)
-    entry, defines = (shape.name, "tcs_" + shape.name), macros(a) | shape.defines
-    launch(entry, (shape.blocks, 1), (shape.threads, 1), args, defines, shape.shared)
+    how = cupy.cuda.runtime.getDevice(), b.shape, a.dtype.char, systems, limits
+    (launch, work, of_b), x = _prepared(*how), cupy.empty(b.shape, b.dtype)
+    memory = (cupy.empty(work, np.result_type(a.dtype, np.float64)),) if work else ()
+    launch((x, *results, *memory, *steps(a), *steps(b)[:of_b]))
     return x
+
+
+@functools.lru_cache(maxsize=256)
+def _prepared(device, shape, char, systems, limits):
+    """Return (launch, entries of its work memory, how many arguments describe b).
+
+    launch(arrays) launches with the arrays, and their strides, as its first arguments.
+    """
+    (m, n, k), (kind, band, alone), dtype = shape, systems, np.dtype(char)
+    taken, (bound, near, *others) = _shape(shape, dtype, band, alone), limits
+    if near is None:
+        near = NEAR ** (1 / taken.probes) * float(np.finfo(dtype).eps)
+    how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, (bound, near, *others)))
+    is_rows = taken.name == "solve_rows"
+    of_b = 3 if is_rows else 4
+    arrays = [None] * (4 + bool(taken.work) + 4 + of_b)  # x, results, work memory, a, b
+    numbers = (m, n) if is_rows else (m, n, k, *((taken.share,) if taken.share else ()))
+    entry, defines = (taken.name, "tcs_" + taken.name), macros(dtype) | taken.defines
+    args, grid, block = (*arrays, *how, *numbers), (taken.blocks, 1), (taken.threads, 1)
+    return prepared(entry, grid, block, args, defines, taken.shared), taken.work, of_b
 
 
 def _shape(shape, dtype, band, alone):

@@ -1,4 +1,4 @@
-"""Launches of kernels on arrays; the argument list for the driver is prepared once per shape."""
+"""Launches of kernels on arrays; the argument list for the driver is prepared once."""
 
 import functools
 import struct
@@ -7,7 +7,7 @@ import cupy
 
 from tcsolve._backends.cuda.runtime import compiler
 
-__all__ = ["launch", "macros", "steps"]
+__all__ = ["launch", "macros", "prepared", "steps"]
 
 
 def steps(x):
@@ -17,18 +17,25 @@ def steps(x):
 
 
 def macros(a):
-    """Return the macros T_A and COMPLEX for the dtype of a."""
-    return {
-        "T_A": "float" if a.dtype.char in "fF" else "double",
-        "COMPLEX": int(a.dtype.kind == "c"),
-    }
+    """Return the macros T_A and COMPLEX for an array or a dtype."""
+    dtype = getattr(a, "dtype", a)
+    return {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
 
 
 def launch(entry, grid, block, args, defines, shared=0):
     """Launch an entry (file, name) on arrays, numbers and None; grid and block have two dimensions."""
     device, defines = cupy.cuda.runtime.getDevice(), tuple(defines.items())
-    run = _prepared(device, entry, (grid, block, shared), len(args), defines)
-    run(enumerate([x if type(x) is int else _as_int(x) for x in args]))
+    _prepared(device, entry, (grid, block, shared), len(args), defines)(args)
+
+
+def prepared(entry, grid, block, args, defines, shared=0):
+    """Return a function that launches an entry on the current device with its first arguments replaced.
+
+    The arguments are those of `launch`.  In place of arrays that are not known yet, `args` has None.
+    """
+    args = [x if type(x) is int else _as_int(x) for x in args]
+    run = compiler.kernel(*entry, **defines).prepared(grid, block, args, shared)
+    return lambda first: run(enumerate([x if type(x) is int else _as_int(x) for x in first]))
 
 
 def _as_int(x):
@@ -41,4 +48,4 @@ def _as_int(x):
 @functools.lru_cache(maxsize=256)
 def _prepared(device, entry, shape, count, defines):
     grid, block, shared = shape
-    return compiler.kernel(*entry, **dict(defines)).prepared(grid, block, [0] * count, shared)
+    return prepared(entry, grid, block, [0] * count, dict(defines), shared)

@@ -118,8 +118,9 @@ def test_nan_and_inf_end_without_an_answer(cupy, elimination, payload, dtype):
 
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("m, n", [(40, 20), (7, 129), (9, 300), (5, 641), (12, 1024)])
+@pytest.mark.parametrize("m, n", [(40, 20), (7, 129), (9, 300), (5, 641), (12, 1024), (5, 1500)])
 def test_a_system_of_a_stack_has_the_bits_that_it_has_alone(cupy, elimination, m, n, kind, dtype):
+    dtype = dtype.lower() if n > 1024 else dtype  # complex matrices have at most 1024 rows
     a, b = matrices(kind, dtype, m, n), right_hand_sides(dtype, m, n, 2)
     a[1] = 0
     a[3, n // 2, 5] = np.nan
@@ -136,7 +137,7 @@ def test_a_system_of_a_stack_has_the_bits_that_it_has_alone(cupy, elimination, m
 
 @pytest.mark.parametrize("dtype", "dF")
 @pytest.mark.parametrize("assume_a", ["gen", "pos"])
-@pytest.mark.parametrize("m, n, k", [(3, 700, 1), (6, 641, 3), (11, 1000, 1)])
+@pytest.mark.parametrize("m, n, k", [(3, 700, 1), (6, 641, 3), (11, 1000, 1), (3, 1100, 1)])
 def test_a_stack_is_eliminated_and_verified(cupy, elimination, m, n, k, assume_a, dtype):
     a = matrices(KINDS[assume_a == "pos"], dtype, m, n)
     a[1, 1] = a[1, :, 1] = 0
@@ -145,7 +146,10 @@ def test_a_stack_is_eliminated_and_verified(cupy, elimination, m, n, k, assume_a
     found = tcsolve.solve_ex(a, b, assume_a=assume_a)
 
     bad = Status.SINGULAR if assume_a == "gen" else Status.NOT_POSITIVE_DEFINITE
-    assert found.statuses[1] is bad and found.bytes_planned >= m * n * n * 8
+    assert found.statuses[1] is bad
+    regular = [s for s in range(m) if s != 1]
+    x = tcsolve.solve(a[regular], b[regular], assume_a=assume_a)
+    assert x.tobytes() == found.x[regular].tobytes()
     for s in (0, m - 1):
         assert found.statuses[s] is Status.CONVERGED
         assert (found.backward_error[s] <= found.bound).all()
