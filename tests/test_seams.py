@@ -151,6 +151,7 @@ SEAMS = {
         "_backends.cuda.runtime.transfers.LEAST_BYTES",
         "_refine.double_double.CACHE_ENTRIES",
         "_study.energy.LEAST_SECONDS",
+        "_study.energy.WARM_SECONDS",
         "cli.bench.SETTLING_SECONDS",
         "cli.bench.TURN_SECONDS",
         "cli.rates.DEVICE_SIZES",
