@@ -30,7 +30,7 @@ NEAR = 0.1
 # Largest order of the problems that are compared with CUPY, and smallest order of the large problems.
 SMALL, LARGE = 2048, 8192
 FP16, PRODUCTS = "FP16 on tensor cores", "three FP16 products"
-# The solve takes most of the time for the steps, if fewer steps of another solver save this part of it.
+# Most of the time of a solve goes to its steps, if a solver with fewer steps saves this part of the time.
 MOST = 0.5
 # For small n: FP64 is kept from its rate by fixed costs, if it reaches at most this part of its largest rate.
 FIXED = 0.1

@@ -267,7 +267,7 @@ def spd_counts(a, method, known, how):
         return row | {"verdict": UNEXPLAINED, "reason": str(reason)}
     row = {"ours": our_steps(a, b, made.correct, {"GMRES": "fgmres", "CG": "cg"}[method], bound)}
     correct = vectors(made.correct)
-    # With FP16 factors only their CG-IR rounds the first x.
+    # With FP16 factors, their CG-IR rounds the first x, and their GMRES-IR does not.
     half = made_by is not factor_single
     start = correct if half and method == "GMRES" else made.start
     way = {"method": method, "tol": tol, "bound": bound}
@@ -316,7 +316,7 @@ def limit_row(update, error, method, known, runs, kappas):
     def good(run):
         if error == "backward" or not run["converged"]:
             return run["converged"]
-        # Above 1e15 the exact x, and so the error, may not be known.
+        # For condition numbers above 1e15 the exact x, and so the error, may not be known.
         return run["forward_error"] is not None and run["forward_error"] <= ACCURATE
 
     def largest_below(missed):

@@ -30,7 +30,8 @@ class Paths:
         (number of products of the update, rows): up to this many rows, a panel takes longer than the update
         that runs at the same time.
     gate : bool
-        An update waits, for a limited time, until the panel that runs at the same time is on the device.
+        An update waits, for a limited time, until the panel that is factored at the same time has got its
+        multiprocessors.
     wide : float
         Smallest number of columns of a wide panel, whose first strip does not wait for all of the update.
     least_columns : float

@@ -47,7 +47,7 @@ def message(solution):
 
 
 def small_error(solution):
-    """Return the largest estimated forward error if x has correct digits by it; else None."""
+    """Return the largest estimated forward error if it shows that x has correct digits; else None."""
     if solution.forward_error is None:
         return None
     largest = float(np.max(solution.forward_error, initial=0.0))  # NaN if any is NaN

@@ -236,8 +236,8 @@ class Solution:
     history : tuple of HistoryPoint
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
         the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK, cuBLAS
-        or cuSOLVER solves in FP64 without the loop of refinement.  It may be empty if x has no
-        entries or the status is SINGULAR or NOT_POSITIVE_DEFINITE.
+        or cuSOLVER solves in FP64 without the loop of refinement.  It may be empty if x has no entries, or
+        the status is SINGULAR, NOT_POSITIVE_DEFINITE or NONFINITE_INPUT.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
         stack, and a system that cuBLAS or cuSOLVER solves in FP64, has one phase, 'solve' or 'factor', for

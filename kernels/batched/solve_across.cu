@@ -205,7 +205,7 @@ struct Rows {
         unsigned keys[ROWS], *const of_warp = reinterpret_cast<unsigned*>(shared.keys) + threadIdx.x / WARP;
         Number candidate;
         unsigned own = best_key(keys, candidate), best = largest_of_warp(int(own));
-        // A real reciprocal is computed early, by all threads, while other operations wait.
+        // A real reciprocal is computed early, by all threads, so that its time overlaps that of other operations.
         Number early = COMPLEX ? Number{} : fast_inverse(candidate);
         #pragma unroll 1
         for (; j < end; ++j) {
@@ -236,7 +236,8 @@ struct Rows {
                 #pragma unroll
                 for (int r = 0; r < ROWS; ++r) {
                     const Number v = at[r][0];
-                    // NaN comes from A, or from a pivot whose reciprocal is not finite.
+                    // A NaN does not count as a broken pivot: it comes from A, or from an earlier pivot whose
+                    // reciprocal is not finite.
                     if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
                 }
             }

@@ -195,8 +195,8 @@ def clear_cache():
 
     Up to n = 32768, tcsolve keeps a work matrix and recorded graphs for a size.  Up to n = 8192, it keeps
     them from the first solve of the size on.  For larger n, it keeps the matrix from the second solve on, and
-    the graphs from the third.  It keeps those of the three sizes used last, if they take at most a tenth of
-    the memory of the device.  If they take more, it keeps fewer sizes, but always one.  If a solve needs this
+    the graphs from the third.  It keeps those of at most three sizes, if they take at most a tenth of the
+    memory of the device.  If they take more, it keeps fewer sizes, but always one.  If a solve needs this
     memory, tcsolve frees it.  This function also frees the buffers of transfers, which are in the memory of
     the host.
 

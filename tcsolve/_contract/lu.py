@@ -143,8 +143,8 @@ class LUOps(Protocol):
     def operand(self, l, how, at_once=False, bound=None):
         """Return a function subtract(c, u, share=None, first=0) that computes c -= l u in place.
 
-        l, with |l| <= 1, and u are rounded as the `Update` how says.  c may have fewer rows than l; then the
-        product takes len(c) rows of l, from row `first` on.  `share` is passed on from `overlap`.
+        `how` is the `Update` by which l, with |l| <= 1, and u are rounded.  c may have fewer rows than l;
+        then the product takes len(c) rows of l, from row `first` on.  `share` is passed on from `overlap`.
 
         With `at_once`, l is rounded now.  Otherwise it may be rounded when it is first used, together with u,
         which saves a launch.  With `at_once` and the bound of a `Square`, |l| <= 1 is checked too.

@@ -167,7 +167,7 @@ def refine_columns(
     krylov_worth : float
         How many steps of FGMRES, each of all columns at once, take less time than a better preconditioner.
         If `method` is 'auto', FGMRES begins only if WARM_UP_STEPS steps of the columns that have not
-        converged take no longer than these.
+        converged take no longer than this number of steps of all columns.
     sure : float
         Classical refinement of a column goes on until its error is at most `sure` times the bound, as long
         as it contracts.  A column whose error ends between `sure` times the bound and the bound has converged

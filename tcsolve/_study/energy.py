@@ -81,7 +81,7 @@ def sampled(call, power, least_seconds, warm_seconds=0.0):
     Parameters
     ----------
     call : callable, () -> None
-        It is called twice before the measurement, and as often as `warm_seconds` takes.
+        Before the measurement it is called at least twice, and for at least `warm_seconds`.
     power : callable, () -> float
         The present power in watts.
     """

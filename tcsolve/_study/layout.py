@@ -8,7 +8,8 @@ __all__ = ["LETTER", "fit", "grid", "heading", "legend_below", "legend_under", "
 LETTER = 0.061
 # Width of the line before a label, in letters.
 LINE = 7
-# More than legends, titles and names take: in inches for a row of axes, and for the figure.
+# Heights in inches that are more than enough for legends, titles and names: in each row of axes, and in the
+# rest of the figure.
 AMPLE_ROW, AMPLE = 3.0, 8.0
 
 

@@ -50,7 +50,7 @@ def _check_file(path, force):
         raise InputError(f"{path} exists; choose another name, or --force to overwrite it")
     if not (folder := _target_of(path).parent).is_dir():
         raise InputError(f"there is no folder {folder} to write {path.name} in")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
+    if not os.access(path if path.exists() else folder, os.W_OK):
         raise InputError(f"{path} cannot be written: permission denied")
 
 

@@ -141,12 +141,12 @@ def _improved(ladder, solve, rhs, state, bound):
 
 
 def missed_direction(ladder, x, bound):
-    """Solve systems with known solutions; return the error of these solves if it is large, else 0.
+    """Solve for right-hand sides A v with known v; return the error of these solves if it is large, else 0.
 
     If A is exactly singular, A d = r has no unique solution, and small corrections do not show that x is
-    accurate.  Then a solve for A v does not give v.  There are two kinds of v: one in whose direction A is
-    nearly singular, and those whose entries are random multiples of the entries of x.  In the direction
-    of the first v, a correction multiplies the error of x by about the error of the solve for A v.
+    accurate.  Then a solve for A v does not give v.  A is nearly singular in the direction of the first v.
+    In this direction, a correction multiplies the error of x by about the error of the solve for A v.  The
+    entries of the other v are random multiples of the entries of x.
     """
     system, solve = ladder.system, _Corrections(ladder)
     ops, xp = system.ops, system.ops.xp

@@ -44,8 +44,8 @@ NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None,
 # If this holds, the scaled entries are at most TOP.  Scaled entries above SLACK TOP are reported; FP16
 # overflows near 4 TOP.
 ROOM, SLACK = 16.0, 2.0
-# Up to this many entries of U, each thread block that splits a part of U also reads all of U, and finds the
-# power of two of U without another launch.
+# Up to this many entries of U, each thread block that splits a part of U also reads all of U.  So it finds
+# the power of two by which U is scaled, and no other launch is needed.
 FEW_ENTRIES = 1 << 16
 # Number of rows of a `Lower`, or of columns of a `Right`, that are multiplied at a time.  With fewer of them,
 # fewer zeros are multiplied.

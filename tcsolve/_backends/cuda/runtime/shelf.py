@@ -18,9 +18,9 @@ def take(shelf, key):
 def put(shelf, entry, most, most_bytes):
     """Put an entry on a shelf; if there are too many, remove some, perhaps this one, and return them.
 
-    Afterwards there are at most `most` entries.  Those on the device of this entry (the first item of a key)
-    hold at most `most_bytes`, unless there is only one of them.  Entries without recordings are removed
-    first, then the oldest ones.
+    Afterwards there are at most `most` entries.  The device of an entry is the first item of its key; the
+    entries on the device of this entry hold at most `most_bytes`, unless there is only one.  Entries without
+    recordings are removed first, then the oldest ones.
     """
     shelf.insert(len(shelf) if entry.recordings else 0, entry)
     beyond, kept = shelf[:-most], shelf[-most:]
