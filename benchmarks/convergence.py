@@ -4,7 +4,7 @@
 
 runs the study `convergence.toml`, or the rest of it, and writes convergence.md, convergence.csv.gz, the
 pictures, and convergence.jsonl.gz into benchmarks/results.  --draw runs nothing: it takes --rows, or
-the rows of convergence.jsonl.gz, which make the same page.
+the rows of convergence.jsonl.gz, which make the same page; `tcsolve study --read` takes them, too.
 
     TCSOLVE_MATRICES=folder python benchmarks/convergence.py --device cuda --rows rows_cuda.jsonl
 
@@ -139,17 +139,19 @@ def run(variant, options, rows):
 
 
 def keep(table, variant):
-    """Write the rows, with those columns and points of histories that the page and the pictures need."""
-    columns = {*COLUMNS, "plan", "converged", "study", "bound"}
+    """Write the rows; the errors of the histories have three digits, which makes the file smaller."""
     with gzip.GzipFile(RESULTS / f"{variant.name}.jsonl.gz", "wb", mtime=0) as file:
         for row in table.rows:
-            kept = {key: row[key] for key in row if key in columns}
-            if row.get("history"):
-                points = (
-                    None if row["matrix"] in variant.shown else 2 if row["method"] == "ir" else 0
-                )
-                kept["history"] = row["history"][:points]
+            history = [
+                [*point[:2], short(point[2]), *point[3:]] for point in row.get("history", ())
+            ]
+            kept = row | ({"history": history} if history else {})
             file.write((json.dumps(kept) + "\n").encode())
+
+
+def short(error):
+    """Return an error with three digits; None stays None."""
+    return None if error is None else float(f"{error:.2e}")
 
 
 def kept_table(variant):

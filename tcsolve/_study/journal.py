@@ -1,7 +1,9 @@
 """The file of finished rows: JSON lines, each on the disk before the next one is written."""
 
+import gzip
 import json
 import os
+import zlib
 from pathlib import Path
 
 from tcsolve._errors import InputError
@@ -103,16 +105,19 @@ def _lock(file, path):
 def read_rows(path):
     """Return the rows of a file; of those with the same key, the last one.
 
-    The beginning of a line at the end of the file is ignored.
+    The beginning of a line at the end of the file is ignored.  The file may be compressed by gzip.
     """
-    return list({row["key"]: row for row in _whole_lines(Path(path))[1]}.values())
+    path = Path(path)
+    rows = _whole_lines(path, gzip.open if path.suffix == ".gz" else open)[1]
+    return list({row["key"]: row for row in rows}.values())
 
 
-def _whole_lines(path):
+def _whole_lines(path, opened=open):
     """Return the number of bytes of the whole lines of a file, and their rows."""
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        with opened(path, "rb") as file:
+            data = file.read()
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"study: {path} cannot be read: {error}") from error
     whole = data.rfind(b"\n") + 1
     rows = []

@@ -62,7 +62,7 @@ class StudyTable:
         Parameters
         ----------
         path : path
-            The file: the argument `path` of `tcsolve.study`.
+            The file: the argument `path` of `tcsolve.study`.  It may be compressed by gzip (.gz).
 
         Returns
         -------

@@ -100,6 +100,11 @@ def test_the_commands_of_the_pages_run(line, tmp_path):
 # ---- the README
 
 
+def test_the_changelog_of_a_version_is_short():
+    versions = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    assert versions and all(len(text.splitlines()) < 40 for text in versions)
+
+
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES_OF_README
 

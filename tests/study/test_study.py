@@ -1,6 +1,7 @@
 """A study: its rows, what is skipped, resuming after a kill, parallel processes, and study files."""
 
 import ctypes
+import gzip
 import json
 import math
 import os
@@ -459,6 +460,12 @@ def test_rows_are_kept_and_resuming_repeats_none(tmp_path):
     table = quiet(FEW, PLANS, path=path, history=True)
     text = path.read_text()
     assert StudyTable.read(path).rows == table.rows
+    packed = tmp_path / "runs.jsonl.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert StudyTable.read(packed).rows == table.rows
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(tcsolve.InputError, match=r"runs.jsonl.gz cannot be read"):
+        StudyTable.read(packed)
     again = quiet(FEW, PLANS, path=path, history=True, resume=True)
     assert path.read_text() == text and len(again) == len(table) == 8
 
