@@ -15,8 +15,8 @@ NOTES = {
     "others.  On gauss, the path only tests the first column of each strip before the search.",
     "look_ahead": "Off: the same kernels one after the other, with the same bits.",
     "gate": "Off: an update may start before the panel is on the device.  The update reads a list of the "
-    "multiprocessors that the panel uses, which may then be that of the last LU.  The kernel of the gate "
-    "makes this list, too, so its lines can be deleted only if other code makes the list.",
+    "multiprocessors that the panel uses; without the gate, this may be the list of the last LU.  The kernel "
+    "of the gate makes this list, too, so its lines can be deleted only if other code makes the list.",
     "wide_panels": "Off: a panel starts only when all its columns are updated, and U is found by "
     "substitution, not by a product with an inverse.  Square panels are off, too, so panels of dominant "
     "matrices have the widths of others.",

@@ -79,7 +79,7 @@ def of_flushed(rows):
         return []
     return [
         "Percent of the nonzeros that FP16 rounds to zero. Rows, then columns, are scaled, and the largest "
-        "entry is 1, or xmax, the largest number of FP16, or a tenth of it, as in the table above. "
+        "entry is 1, xmax, or a tenth of xmax, as in the table above. xmax is the largest number of FP16. "
         f"{sum(row['verdict'] == AGREE for row in rows)} of {len(rows)} rows agree in both decimal places.",
         "",
         *table(list(rows[0]), rows, lambda v: f"{v:.2f}" if isinstance(v, float) else str(v)),

@@ -166,7 +166,7 @@ def flushed_row(matrix, a):
 
 
 def verdict_flushed(row):
-    """Theirs have two decimal places."""
+    """Compare our percentages with theirs, which have two decimal places."""
     same = (abs(row[f"flushed, {k}"] - row[f"theirs, {k}"]) < 0.006 for k in ("1", "xmax"))
     return AGREE if all(same) else UNEXPLAINED
 

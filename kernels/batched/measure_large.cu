@@ -4,8 +4,8 @@
 //          ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and max |x| of each.  A
 //          norm or size that is computed from a NaN is NaN; info and the numbers of `tell` never are.  Zero before the
 //          launch, but the numbers of `tell` may be those of an earlier look at A; they only become larger.
-//   a      count matrices n x n, T_A, or pairs of T_A if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col (steps
-//          count entries).
+//   a      count matrices n x n, T_A, or pairs of T_A if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col
+//          (steps count entries).
 //   below, above  the numbers of diagonals of a that are read; other entries are taken for zero.
 //   x      T_A (or pairs) [count][n][k], contiguous: its columns become the first k rows of y, rounded.
 //   y      double (or pairs) [count][k + probes][n], entry (s, p, i) at s y_step + p n + i: solutions of A x = b, then

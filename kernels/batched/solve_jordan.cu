@@ -5,7 +5,7 @@
 //   share     right-hand sides that a block takes; fewer than SLOTS = 2 ACROSS.
 //   x         [count][n][columns].
 //   board     has the last two rows for each right-hand side: first max |b - A x|, then max |x|.
-//   doubt     with it, `doubtful` and the board may be given only if share = columns.
+//   doubt     if it is given, `doubtful` and the board may be given only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
 // vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r, TALL = THREADS / ACROSS; pair c of a

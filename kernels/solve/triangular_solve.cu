@@ -52,9 +52,9 @@ __device__ __forceinline__ T_IN look(const T_IN* from, bool wants) {
     return wants ? *reinterpret_cast<const volatile T_IN*>(from) : T_IN(0);
 }
 
-// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together: if
-// each lane leaves it by itself, racecheck reports that threads read values after the next barrier before other warps
-// have written them.  The machine code of ptxas 13.0 does not show why.
+// Waits until no lane of the warp has a pending value; v is the value read last.  The lanes leave the loop together.
+// If each lane leaves it by itself, racecheck reports a hazard: after the next barrier, threads read values that other
+// warps have not written yet.  The machine code of ptxas 13.0 does not show why.
 __device__ __forceinline__ T_IN await(T_IN v, const T_IN* from, bool wants) {
     while (__any_sync(ALL_LANES, pending(v))) v = look(from, wants);
     return v;
@@ -67,9 +67,9 @@ __device__ __forceinline__ void publish(T_IN* to, T_IN v) {
 }
 
 // The part of a BLOCK x BLOCK tile that a thread holds, in runs of VECTOR entries.  If TRANS, columns are summed, and a
-// lane has the same columns in all rows of its warp.  Otherwise rows are summed, and a lane has ACROSS runs of EACH
-// rows.  With fewer rows for a lane, there would be fewer sums over lanes, but reading the unknowns from shared memory
-// would take most of the time.
+// lane has the same columns in all rows of its warp.  Otherwise rows are summed, and a lane has EACH rows, with ACROSS
+// runs of each row.  With fewer rows for a lane, there would be fewer sums over lanes, but reading the unknowns from
+// shared memory would take most of the time.
 constexpr int ACROSS = TRANS ? 1 : 2, EACH = RUNS / ACROSS, WIDE = BLOCK / (ACROSS * VECTOR);
 struct Tile { Run<T_IN, VECTOR> at[RUNS]; };
 

@@ -31,7 +31,7 @@ def grid(figure, rows, columns, width, **options):
 def fit(figure, height):
     """Make a figure so high that its axes are `height` inches high, whatever is around them.
 
-    It is called last: legends, titles and names take the height that they have now.
+    Call it last, because it measures the legends, titles and names that are there now.
     """
     ax = figure.axes[0]
     rows = ax.get_subplotspec().get_gridspec().nrows

@@ -204,5 +204,5 @@ def _look(i, taken, label):
 
 
 def _size(later):
-    """Return sizes for a curve on which `later` others are drawn: larger, so that it is seen behind them."""
+    """Return the sizes of a curve; they grow with `later`, the number of curves that are drawn over it."""
     return {"linewidth": 1.1 + 0.18 * later, "markersize": 3.2 + 0.45 * later}

@@ -36,7 +36,7 @@ def heatmap_pages(table):
 def _heatmap(figure, table, measure="steps", page=1):
     """Draw a cell for each matrix and plan: its steps, or a letter for its failure."""
     rows = chosen(list(table.ran), "a run")
-    if measure != "steps":  # of steps there may be none: every run may have failed
+    if measure != "steps":  # no steps are no error: every run may have failed
         require_numbers(rows, "heatmap: measure", measure)
     groups, shared = groups_of(rows), shared_words(rows)
     kappa = {row["matrix"]: row.get("kappa") or np.inf for row in rows}

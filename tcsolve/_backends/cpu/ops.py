@@ -90,7 +90,7 @@ class NumpyOps:
             return out
 
     def gemm(self, job):
-        cpu_gemm.gemm(job)  # the result is None: no function repeats the product
+        cpu_gemm.gemm(job)  # returns no function `again` (see `Ops.gemm`)
 
     def product(self, a, x, adjoint=False, triangle=None):
         if a.ndim > 2:

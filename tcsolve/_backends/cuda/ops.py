@@ -154,7 +154,7 @@ class CupyOps:
             if row_scale is None:
                 made = converted(a, dtype)
                 return cupy.array(a, order="C") if made is a else cupy.ascontiguousarray(made)
-            return _scaled_copy(a, row_scale, col_scale)
+            return _scaled_copy(converted(a, dtype), row_scale, col_scale)
         w = self._room_for(a, dtype) if out is None else out
         for rows, part, scale in row_major(a, row_scale):
             _cast(w[rows], part, scale, col_scale)

@@ -130,8 +130,8 @@ class Bound:
       elimination preserves this.
     - A block of A that becomes L or U is less than ROOM times as large as U, except in rare cases.
 
-    So the powers of two of these blocks are known without reading them.  If an entry is larger than its
-    bound, beyond[0] becomes 1.
+    So the powers of two that scale these blocks are known without reading the blocks.  If an entry is larger
+    than its bound, beyond[0] becomes 1.
     """
 
     def __init__(self, beyond, scale, alpha):
