@@ -65,8 +65,8 @@ struct System {
         report(SEEN, inf);
     }
 
-    // Looks at AT_ONCE answers, from number `from` on, and returns the sum of |a_ij| over row i.  If `seen` is given, it
-    // notes the entries of the row.
+    // Looks at AT_ONCE answers, from number `from` on, and returns the sum of |a_ij| over row i.  If `seen` is given,
+    // it notes the entries of the row.
     __device__ double look_at_answers(Index from, Index i, int lane, Seen* seen) const {
         double inf = 0, rest[AT_ONCE] = {}, size[AT_ONCE] = {};
         const Index some = k - from;

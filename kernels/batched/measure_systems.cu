@@ -24,8 +24,8 @@ constexpr int ROWS = 128;  // of a block of tcs_sizes
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_sizes(
     double* out, const double* row_sum, const double* col_sum, const T_A* x, Index x_row, Index x_col, const T_A* b,
-    Index b_row, Index b_col, const double* ax, Index ax_row, Index ax_col, const double* y, Index probes, const int* info,
-    Index n, Index k
+    Index b_row, Index b_col, const double* ax, Index ax_row, Index ax_col, const double* y, Index probes,
+    const int* info, Index n, Index k
 ) {
     const Index first = threadIdx.x;
     const bool writes = threadIdx.x == 0;

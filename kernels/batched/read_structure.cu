@@ -59,7 +59,8 @@ tcs_read_as(
     Index mirror, double* seen
 ) {
     __shared__ Number own[TILE][TILE + 1], others[TILE][TILE + 1];
-    const Index tiles = (n + TILE - 1) / TILE, slice = blockIdx.x / (tiles * tiles), tile = blockIdx.x % (tiles * tiles);
+    const Index tiles = (n + TILE - 1) / TILE;
+    const Index slice = blockIdx.x / (tiles * tiles), tile = blockIdx.x % (tiles * tiles);
     const Index i0 = tile / tiles * TILE, j0 = tile % tiles * TILE;
     const Band band = {below, above, mirror};
     a += PARTS * slice * a_step, out += PARTS * slice * n * n;
@@ -85,7 +86,9 @@ tcs_read_as(
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-tcs_rows(Wide* rows, const Entry* b, Index b_step, Index b_row, Index b_col, Index count, Index n, Index k, Index probes) {
+tcs_rows(
+    Wide* rows, const Entry* b, Index b_step, Index b_row, Index b_col, Index count, Index n, Index k, Index probes
+) {
     const Index at = Index(blockIdx.x) * THREADS + threadIdx.x, all = k + probes;
     if (at >= count * all * n) return;
     const Index i = at % n, row = at / n % all, slice = at / n / all;

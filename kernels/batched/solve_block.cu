@@ -57,7 +57,8 @@ __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at)
 // difference.  most[q] is a bound on the sum of the moduli of the products.
 template <int COUNT, typename Of, typename Keep>
 __device__ __forceinline__ void residual(
-    const Reading& read, const Sides& b, int c, Of v, int n, const double (&most)[COUNT], double (&rest)[COUNT], Keep keep
+    const Reading& read, const Sides& b, int c, Of v, int n, const double (&most)[COUNT], double (&rest)[COUNT],
+    Keep keep
 ) {
     #pragma unroll
     for (int q = 0; q < COUNT; ++q) rest[q] = 0;
@@ -116,7 +117,9 @@ tcs_solve_block(
             const int inside = min(width, n - p);
             if (by_rows) {
                 const int j = lu.own_column();
-                if (j < inside) lu.for_rows(n, [&](int i) { copy_given(room.x[i * LD + j], from, i * a_row + j * a_col); });
+                if (j < inside) {
+                    lu.for_rows(n, [&](int i) { copy_given(room.x[i * LD + j], from, i * a_row + j * a_col); });
+                }
             } else {
                 for (int j = warp; j < inside; j += WARPS) {
                     #pragma unroll 4

@@ -54,7 +54,8 @@ tcs_planes(
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 tcs_add_product(
-    T_LOW* x, Index plane, Index ld, const T_A* __restrict__ products, double sign, Index start, Index rows, Index columns
+    T_LOW* x, Index plane, Index ld, const T_A* __restrict__ products, double sign, Index start, Index rows,
+    Index columns
 ) {
     const Index j = Index(blockIdx.x) * THREADS + threadIdx.x, size = rows * columns;
     if (j >= columns) return;

@@ -243,7 +243,8 @@ __device__ __forceinline__ void solve_rows(Dominant& s, float* a, Index lda, Ind
         for (int e = lane; e < SLAB_WORDS; e += WARP) {
             const int r = e / (STRIP / 4), q = e % (STRIP / 4) * 4;
             if (first + r < m) {
-                *reinterpret_cast<float4*>(a + (first + r) * lda + q) = *reinterpret_cast<const float4*>(&slab.at[r][q]);
+                *reinterpret_cast<float4*>(a + (first + r) * lda + q) =
+                    *reinterpret_cast<const float4*>(&slab.at[r][q]);
             }
         }
         __syncwarp();

@@ -75,8 +75,10 @@ tcs_steepest(double* unit, double* found, double* state, const double* __restric
 }
 
 extern "C" __global__ void __launch_bounds__(SEARCHING)
-tcs_held(double* sums, const double* __restrict__ b, const double* __restrict__ y, const double* __restrict__ z, Index n,
-         int k, int last) {
+tcs_held(
+    double* sums, const double* __restrict__ b, const double* __restrict__ y, const double* __restrict__ z, Index n,
+    int k, int last
+) {
     __shared__ double of_warp[2][SEARCHING / WARP];
     const int column = blockIdx.x, probes = k - last, behind = column - probes;
     double sum = 0, size = 0;
