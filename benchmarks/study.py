@@ -2,7 +2,7 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder
 
-runs the scripts of the CPU part one after the other, on two cores in less than an hour.  The rows of the
+runs the scripts of the CPU part one after the other, on two cores in about an hour.  The rows of the
 study are kept in the folder --work, so the same command continues an interrupted run.
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder --device cuda
