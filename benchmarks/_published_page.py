@@ -170,8 +170,7 @@ OURS = {
         "converge in at most n/2 steps. 'fgmres' has the factors as right preconditioner, 'gmres' as left "
         "preconditioner, which the theory assumes. "
         "There are no FP8 factors in tcsolve, so the limits for FP8 are not compared. The limits of FGMRES "
-        "depend on the order of the sums in BLAS, and so on the processor: between two runs some changed by "
-        "half a decade to two decades, those of LU-IR not at all."
+        "depend on the order of the sums in BLAS, and so on the processor."
     ),
 }
 # Digits after the point, if they are not one.
