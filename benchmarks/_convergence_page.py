@@ -9,7 +9,7 @@ from scipy.stats import mannwhitneyu
 __all__ = ["METHODS", "UPDATES", "area", "complete", "page", "rounded"]
 
 UPDATES, METHODS = ("bf16", "fp16", "fp16x3", "fp32"), ("ir", "fgmres")
-# The methods of the first tables.  The later tables leave out GMRES with left preconditioning.
+# The methods of the tables of shares and of scaling.  The others leave out GMRES with left preconditioning.
 ALL_METHODS = (*METHODS, "gmres")
 # Edges of the classes of condition numbers after scaling.
 EDGES = (1e2, 1e4, 1e6, 1e8, 1e10)
@@ -264,7 +264,7 @@ def scaling(rows):
     head = ["factors", "method", "only scaled", "only not scaled", "both", "neither"]
     found = []
     for update in UPDATES:
-        for method in METHODS:
+        for method in ALL_METHODS:
             sides = [
                 {r["matrix"]: r["converged"] for r in of_plan(rows, update, method, scale)}
                 for scale in (True, False)

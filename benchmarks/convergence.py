@@ -71,7 +71,7 @@ VARIANTS = {
         "columns; fp32 is the LU of LAPACK.",
     ),
     "cuda": Variant(
-        *("convergence_cuda", "svd_geo n=1000", 60, 540, 3),
+        *("convergence_cuda", "svd_geo n=1000", 60, 540, 8),
         "Runs are on a GPU: the updates are products of its tensor cores, and panels have the width of "
         "an ordinary solve; fp32 is the LU of cuSOLVER.",
     ),

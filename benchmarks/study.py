@@ -2,8 +2,9 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder
 
-runs the scripts of the CPU part one after the other, on two cores in about an hour.  The rows of the
-study are kept in the folder --work, so the same command continues an interrupted run.
+runs the scripts of the CPU part, on two cores in less than an hour.  The studies use both cores; of the
+other scripts two run side by side, each with one thread of BLAS.  The rows of the study are kept in the
+folder --work, so the same command continues an interrupted run.
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder --device cuda
 
@@ -11,6 +12,7 @@ runs the part of a GPU, in at most ten minutes.  --list only prints the commands
 """
 
 import argparse
+import itertools
 import os
 import shlex
 import subprocess
@@ -18,25 +20,43 @@ import sys
 import time
 from pathlib import Path
 
+from tcsolve._hardware import cores
+from tcsolve._study.threads import THREAD_VARIABLES
+
 HERE = Path(__file__).parent
-# The commands in order; {work} is the folder of the rows.
+# The commands; {work} is the folder of the rows.  The commands of a tuple run side by side.
+PUBLISHED = "published.py {table} --json benchmarks/results/published_{table}.json"
 COMMANDS = {
     "cpu": (
-        "convergence.py --rows {work}/rows.jsonl --jobs 2",
-        "convergence_exact.py --jobs 2",
-        *(
-            f"published.py {table} --json benchmarks/results/published_{table}.json"
-            for table in ("bf16", "scaling", "spd", "limits")
-        ),
-        "training.py --emulated",
+        ("convergence.py --rows {work}/rows.jsonl --jobs 2",),
+        ("convergence_exact.py --jobs 2",),
+        tuple(PUBLISHED.replace("{table}", table) for table in ("bf16", "limits")),
+        (PUBLISHED.replace("{table}", "spd"), PUBLISHED.replace("{table}", "scaling")),
+        ("training.py --emulated",),
     ),
-    "cuda": ("convergence.py --device cuda --rows {work}/rows_cuda.jsonl",),
+    "cuda": (("convergence.py --device cuda --rows {work}/rows_cuda.jsonl",),),
 }
 
 
 def commands(device, work):
-    """Return the argument lists of the scripts."""
-    return [[part.format(work=work) for part in shlex.split(c)] for c in COMMANDS[device]]
+    """Return the argument lists of the scripts, in groups."""
+    return [
+        [[part.format(work=work) for part in shlex.split(command)] for command in group]
+        for group in COMMANDS[device]
+    ]
+
+
+def run(group):
+    """Run the scripts of a group side by side; return the names of those that failed."""
+    threads = str(max(1, cores() // len(group)))
+    settings = os.environ | dict.fromkeys(THREAD_VARIABLES, threads)
+    print("\n".join(shlex.join(command) for command in group), flush=True)
+    started = [
+        subprocess.Popen([sys.executable, HERE / script, *args], cwd=HERE.parent, env=settings)
+        for script, *args in group
+    ]
+    ends = [process.wait() for process in started]
+    return [script for (script, *_), end in zip(group, ends, strict=True) if end]
 
 
 def main():
@@ -46,18 +66,16 @@ def main():
     parser.add_argument("--list", action="store_true", help="only print the commands")
     options = parser.parse_args()
     if options.list:
-        todo = commands(options.device, options.work)
-        print("\n".join(f"python benchmarks/{shlex.join(command)}" for command in todo))
+        for command in itertools.chain(*commands(options.device, options.work)):
+            print(f"python benchmarks/{shlex.join(command)}")
         return
-    todo, start = commands(options.device, options.work.resolve()), time.monotonic()
     if "TCSOLVE_MATRICES" not in os.environ:
         sys.exit("set TCSOLVE_MATRICES to the folder of the collection matrices")
     options.work.mkdir(parents=True, exist_ok=True)
-    for script, *args in todo:
-        print(f"{script} {shlex.join(args)}", flush=True)
-        done = subprocess.run([sys.executable, HERE / script, *args], cwd=HERE.parent)
-        if done.returncode:
-            sys.exit(f"{script} failed; the commands after it were not run")
+    start = time.monotonic()
+    for group in commands(options.device, options.work.resolve()):
+        if failed := run(group):
+            sys.exit(f"{' and '.join(failed)} failed; the commands after it were not run")
         print(f"{time.monotonic() - start:.0f} s so far", flush=True)
 
 

@@ -14,7 +14,7 @@ n = 60
 cond = [1e1, 1e6]
 [[plans]]
 precision = ["fp16", "fp16@h200", "bf16", "bf16@h200", "fp16x3", "fp16x3@h200"]
-method = ["ir", "fgmres"]
+method = ["ir", "fgmres", "gmres"]
 block = 16
 """
 
@@ -27,7 +27,7 @@ def test_it_runs_and_compares_the_models(script, monkeypatch, tmp_path):
     module.main()
 
     rows = json.loads(path.read_text())["rows"]
-    assert len(rows) == 24
+    assert len(rows) == 36
     text = path.with_suffix(".md").read_text()
     assert "| fp16x3 | fgmres | 100 % | 100 % | 0 | 0 |" in text and "2 matrices" in text
 

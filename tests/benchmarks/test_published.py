@@ -477,7 +477,7 @@ def test_the_study_for_a_gpu_keeps_its_rows_when_the_time_is_over(
     assert module.main() == 0 and (tmp_path / "convergence_cuda.md").read_text() == page
 
 
-@pytest.mark.parametrize("name, plans", [("convergence", 20), ("convergence_cuda", 12)])
+@pytest.mark.parametrize("name, plans", [("convergence", 24), ("convergence_cuda", 24)])
 def test_the_study_files_are_studies(name, plans):
     given = read_study_file(BENCHMARKS / f"{name}.toml")
     assert len(expand_plans(given["plans"])) == plans
