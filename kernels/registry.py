@@ -39,8 +39,8 @@ In gemm/:
 In batched/:
 
 - gemm_batched: tcs_gemm_batched, stacks of small products
-- solve_rows, solve_jordan, solve_block: tcs_solve_rows, tcs_solve_jordan, tcs_solve_block, solve and
-  verify small systems and stacks in one launch
+- solve_rows, solve_jordan, solve_cholesky, solve_block: tcs_solve_rows, tcs_solve_jordan,
+  tcs_solve_cholesky, tcs_solve_block, solve and verify small systems and stacks in one launch
 - solve_across: tcs_solve_across, eliminates each system on many multiprocessors
 - measure_large: tcs_measure_large, norms and residuals of large systems, each by many multiprocessors
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
@@ -72,6 +72,7 @@ from tcsolve.kernels.product_shapes import SMALL, SPLIT_BLOCKS, SQUARE, WIDE, Sp
 from tcsolve.kernels.system_shapes import (
     BLOCK_SHAPES,
     BLOCK_THREADS,
+    CHOLESKY_SHAPES,
     JORDAN_ACROSS,
     ROWS_SHAPES,
     across_defines,
@@ -252,6 +253,15 @@ KERNELS = {
             for number in _NUMBERS
             for banded in (0, 1)
             for most, width, threads in BLOCK_SHAPES[number["COMPLEX"]]
+        ),
+    ),
+    "solve_cholesky": KernelSpec(
+        ("tcs_solve_cholesky",),
+        tuple(
+            number | {"BANDED": 1, "THREADS": threads, "RESIDENT": resident}
+            for number in _NUMBERS
+            if not number["COMPLEX"]
+            for _, threads, resident in CHOLESKY_SHAPES
         ),
     ),
     "solve_across": KernelSpec(

@@ -1,4 +1,4 @@
-"""The launch shapes of solve_rows.cu, solve_jordan.cu, solve_block.cu and solve_across.cu: small systems."""
+"""The launch shapes of the kernels that solve small systems."""
 
 from typing import NamedTuple
 
@@ -43,9 +43,14 @@ BLOCK_SHAPES = (
     + ((64, 32, 64), (128, 32, 128), (256, 32, 256)),
 )
 BLOCK_THREADS = 512
+# (largest number of rows, threads of a block, blocks for whose registers a multiprocessor has room) of
+# solve_cholesky.cu, which solves real positive definite systems from CHOLESKY_FROM rows on; its largest
+# number of right-hand sides, including the random vectors; and its fewest threads for a single system.
+CHOLESKY_SHAPES = ((64, 64, 8), (96, 128, 4), (128, 256, 2), (216, 512, 1))
+CHOLESKY_FROM, CHOLESKY_COLUMNS, CHOLESKY_ALONE = 33, 64, 256
 # Number of columns of a panel of solve_block.cu.
 BLOCK_PANEL = 8
-# Largest number of bytes of static shared memory of solve_jordan.cu and solve_block.cu.
+# Largest number of bytes of static shared memory of solve_jordan.cu, solve_block.cu and solve_cholesky.cu.
 STATIC = 1024
 # (largest number of rows, threads, columns of a block) of solve_across.cu, for real and for complex matrices;
 # and the largest number of blocks for each multiprocessor.  Where the rate in FP64 is low, the libraries are
@@ -118,7 +123,7 @@ def jordan_shapes(parts, banded):
     return [s for s in JORDAN_SHAPES[parts - 1] if not banded or s[0] <= JORDAN_BANDED]
 
 
-def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, alone=False):
+def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, definite=False, alone=False):
     """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
     Parameters
@@ -131,12 +136,15 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, alone=Fals
     arch : str
     multiprocessors : int
         Of the device.
+    definite : bool
+        True if the systems are positive definite.
     alone : bool
         True for one system that is no stack.  The bits of a stack must not depend on `count`.
     """
-    large, shape = has_large_memory(arch_number(arch)), None
+    large = has_large_memory(arch_number(arch))
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
-    if k == ROWS_COLUMNS:
+    shape = _cholesky_shape(n, k, dtype, limit, alone) if definite and banded else None
+    if shape is None and k == ROWS_COLUMNS:
         shape = _rows_shape(count, n, dtype)
     shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
     if shape is None and shares <= (JORDAN_SHARES if alone else 1):
@@ -145,12 +153,14 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, alone=Fals
         shape = shape and shape._replace(blocks=count * shares)
     if shape is None:
         shape = _block_shape(n, k, dtype, limit)
-        if shape is not None:
-            by_memory = MULTIPROCESSOR_BYTES // (shape.shared + STATIC + RESERVED_BYTES)
-            resident = min(shape.defines["RESIDENT"], by_memory) if large else 1
-            blocks = min(count, multiprocessors * resident)
-            shape = shape._replace(blocks=blocks, work=blocks * shape.work)
-    return shape and shape._replace(defines=shape.defines | {"BANDED": int(banded)})
+    if shape is None:
+        return None
+    if not shape.blocks:
+        by_memory = MULTIPROCESSOR_BYTES // (shape.shared + STATIC + RESERVED_BYTES)
+        resident = min(shape.defines["RESIDENT"], by_memory) if large else 1
+        blocks = min(count, multiprocessors * resident)
+        shape = shape._replace(blocks=blocks, work=blocks * shape.work)
+    return shape._replace(defines=shape.defines | {"BANDED": int(banded)})
 
 
 def _fewest_probes(dtype):
@@ -204,8 +214,29 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
     return 8 * parts * numbers + 4 * most + 16 * warps + n * (n | 1) * itemsize
 
 
+def _cholesky_shape(n, k, dtype, limit, alone):
+    """Return the shape without the number of blocks."""
+    probes, rows = _fewest_probes(dtype), -(-n // 8)
+    tiles = -(-(k + probes) // 8)
+    if _parts(dtype) > 1 or n < CHOLESKY_FROM or k + probes > CHOLESKY_COLUMNS:
+        return None
+    shared = _cholesky_bytes(rows, tiles)
+    for most, threads, resident in CHOLESKY_SHAPES:
+        enough = threads >= CHOLESKY_ALONE or not alone
+        if n <= most and enough and shared + STATIC <= limit:
+            defines = {"THREADS": threads, "RESIDENT": resident}
+            return SolveShape("solve_cholesky", defines, 0, threads, shared, 8 * tiles - k)
+    return None
+
+
+def _cholesky_bytes(rows, tiles):
+    """Return the bytes of shared memory of solve_cholesky.cu, as its struct Room says."""
+    entries = 64 * (rows * (rows + 1) // 2 + tiles * rows) + 8 * rows + 16 * tiles
+    return 8 * entries + 8
+
+
 def _block_shape(n, k, dtype, limit):
-    """Return the shape with a single block; its `work` is that of one block."""
+    """Return the shape without the number of blocks; its `work` is that of one block."""
     parts, probes = _parts(dtype), _fewest_probes(dtype)
     size = -(-n // BLOCK_PANEL) * BLOCK_PANEL
     for most, width, threads in BLOCK_SHAPES[parts - 1]:
@@ -214,7 +245,7 @@ def _block_shape(n, k, dtype, limit):
             defines = {"MOST": most, "WIDTH": width, "THREADS": threads}
             defines["RESIDENT"] = BLOCK_THREADS // threads
             probes = -(-(k + probes) // 8) * 8 - k  # they fill the last tile of 8 columns
-            return SolveShape("solve_block", defines, 1, threads, shared, probes, size**2)
+            return SolveShape("solve_block", defines, 0, threads, shared, probes, size**2)
     return None
 
 

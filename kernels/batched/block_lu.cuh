@@ -74,6 +74,9 @@ struct BlockLU {
     __device__ __forceinline__ int lane() const { return threadIdx.x % WARP; }
     __device__ __forceinline__ int warp() const { return threadIdx.x / WARP; }
     __device__ __forceinline__ Entry* row_of_x(int position) const { return x + order[position] * LD; }
+    __device__ __forceinline__ Entry& side(int i, int c) const { return x[i * LD + c]; }
+    __device__ __forceinline__ Entry& answer(int i, int c) const { return row_of_x(i)[c]; }
+    __device__ __forceinline__ static constexpr int columns() { return WIDTH; }
     __device__ __forceinline__ Entry* row_of_w(int position) const { return w + Index(order[position]) * size; }
 
     // ---- a panel
@@ -392,6 +395,3 @@ struct BlockLU {
         }
     }
 };
-
-// The same as lu.solve, for solves that are rare: it is compiled once.
-__device__ __noinline__ void solve_rarely(BlockLU lu, int tiles) { lu.solve(tiles); }

@@ -1,12 +1,13 @@
-// What solve_rows.cu, solve_jordan.cu and solve_block.cu share: arguments, kinds of matrices, arithmetic.  Each solves
-// and verifies small systems in one launch.  solve_across.cu has only the kinds and the arithmetic in common with them.
+// What solve_rows.cu, solve_jordan.cu, solve_cholesky.cu and solve_block.cu share: arguments, kinds of matrices,
+// arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu has only the kinds and the
+// arithmetic in common with them.
 //
 //   x      T_A (or pairs) [count][n]: the answers.
 //   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i
 //          b_row.  a, b and x are T_A, or pairs of T_A if COMPLEX; steps count entries.
 //   below, above, mirror  how a is read, see reading.cuh.
-//   kind   of the matrix that is read: 0 any, by LU with partial pivoting; 1 positive definite, by LU without pivoting,
-//          where all pivots must be positive; 2 a triangle or a diagonal, by the same elimination.
+//   kind   of the matrix that is read: 0 any, by LU with partial pivoting; 1 positive definite, by LU without pivoting
+//          or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by the same elimination.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
 //          correction is kept if it makes the ratio smaller.
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step

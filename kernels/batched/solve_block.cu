@@ -13,9 +13,8 @@
 // multiprocessor).
 
 #include "batched/block_lu.cuh"
+#include "batched/judge_block.cuh"
 
-constexpr int GROUP = 8;  // threads that compute one entry of the residual
-constexpr int AT_ONCE = COMPLEX ? 2 : 4;  // right-hand sides for which a row of A is read once
 constexpr int JUDGED = 4;  // entries that a thread compares with their mirror images at a time
 
 // Shared memory for matrices whose order, rounded up to PANEL, is `size`.
@@ -34,14 +33,6 @@ struct Room {
     }
 };
 
-// The right-hand sides of one system.
-struct Sides {
-    const T_A* at;
-    Index row, col;
-
-    __device__ __forceinline__ Number operator()(int i, int c) const { return number(at, i * row + c * col); }
-};
-
 // Starts to copy entry `at` of an array, in FP64.
 __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at) {
 #if __CUDA_ARCH__ >= 800
@@ -51,41 +42,6 @@ __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at)
     }
 #endif
     save(to, number(from, at));
-}
-
-// rest[q] = the largest |b_iq - sum_j A_ij v(j, q)| for the columns of b from c on; `keep(i, q, r)` gets each
-// difference.  most[q] is a bound on the sum of the moduli of the products.
-template <int COUNT, typename Of, typename Keep>
-__device__ __forceinline__ void residual(
-    const Reading& read, const Sides& b, int c, Of v, int n, const double (&most)[COUNT], double (&rest)[COUNT],
-    Keep keep
-) {
-    #pragma unroll
-    for (int q = 0; q < COUNT; ++q) rest[q] = 0;
-    for (int first = 0; first < n; first += THREADS / GROUP) {
-        const int i = min(first + int(threadIdx.x) / GROUP, n - 1), in_group = threadIdx.x % GROUP;
-        Residual sums[COUNT];
-        #pragma unroll
-        for (int q = 0; q < COUNT; ++q) {
-            const Number given = b(i, c + q);
-            const double of_b = fabs(given.re) + fabs(given.im);
-            sums[q].begin(in_group ? Number{0.0, 0.0} : given, in_group ? most[q] + of_b : most[q]);
-        }
-        #pragma unroll 4
-        for (int j = in_group; j < n; j += GROUP) {
-            const Number u = BANDED ? read(i, j) : read.given(i, j);
-            #pragma unroll
-            for (int q = 0; q < COUNT; ++q) sums[q].subtract(u, v(j, q));
-        }
-        #pragma unroll
-        for (int q = 0; q < COUNT; ++q) {
-            const Number r = sums[q].template over_group<GROUP>();
-            rest[q] = larger(rest[q], modulus(r));
-            if (in_group == 0 && first + int(threadIdx.x) / GROUP < n) keep(i, q, r);
-        }
-    }
-    #pragma unroll
-    for (int q = 0; q < COUNT; ++q) rest[q] = over_block<WARPS>(rest[q], larger);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
@@ -216,101 +172,11 @@ tcs_solve_block(
         }
         __syncthreads();
         lu.solve(tiles);
-        Measured found = {inf, one, 0.0, double(lu.broken)};
-        for (int p = 0; p < probes; ++p) {
-            double sum = 0;
-            for (int i = threadIdx.x; i < n; i += THREADS) sum += modulus(load(room.x[i * LD + k + p]));
-            found.grown = larger(found.grown, over_block<WARPS>(sum, sum_of));
-        }
-
-        // The answers and their residuals, which take the place of the right-hand sides.
-        bool any_misses = false;
-        const auto note = [&](int c, double rest, double of_x) {
-            if (threadIdx.x == 0) room.rests[c] = rest, room.sizes[c] = of_x;
-            any_misses = any_misses || !(rest <= bound * inf * of_x);
-        };
-        int c = 0;
-        for (; c + AT_ONCE <= k; c += AT_ONCE) {
-            double of_x[AT_ONCE] = {}, most[AT_ONCE], rest[AT_ONCE];
-            for (int i = threadIdx.x; i < n; i += THREADS) {
-                #pragma unroll
-                for (int q = 0; q < AT_ONCE; ++q) {
-                    const Number v = rounded(load(lu.row_of_x(i)[c + q]));
-                    store(answers, Index(i) * k + c + q, v), of_x[q] = larger(of_x[q], modulus(v));
-                }
-            }
-            #pragma unroll
-            for (int q = 0; q < AT_ONCE; ++q) of_x[q] = over_block<WARPS>(of_x[q], larger), most[q] = inf * of_x[q];
-            const auto answer = [&](int j, int q) { return number(answers, Index(j) * k + c + q); };
-            const auto keep = [&](int i, int q, Number r) { save(room.x[i * LD + c + q], r); };
-            residual(read, sides, c, answer, n, most, rest, keep);
-            #pragma unroll
-            for (int q = 0; q < AT_ONCE; ++q) note(c + q, rest[q], of_x[q]);
-        }
-        const auto answer = [&](int j, int) { return load(room.answer[j]); };
-        for (; c < k; ++c) {
-            double of_x = 0, rest[1];
-            for (int i = threadIdx.x; i < n; i += THREADS) {
-                const Number v = rounded(load(lu.row_of_x(i)[c]));
-                save(room.answer[i], v), store(answers, Index(i) * k + c, v);
-                of_x = larger(of_x, modulus(v));
-            }
-            of_x = over_block<WARPS>(of_x, larger);
-            const auto keep = [&](int i, int, Number r) { save(room.x[i * LD + c], r); };
-            residual(read, sides, c, answer, n, {inf * of_x}, rest, keep);
-            note(c, rest[0], of_x);
-        }
-        __syncthreads();
-
-        // Corrections; each right-hand side keeps the better of its answers.
-        if (any_misses) solve_rarely(lu, tiles);
-        for (int c = 0; c < k && any_misses; ++c) {
-            const double rest = room.rests[c], of_x = room.sizes[c];
-            if (rest <= bound * inf * of_x) continue;
-            double new_size = 0;
-            for (int i = threadIdx.x; i < n; i += THREADS) {
-                const Number v = rounded(plus(number(answers, Index(i) * k + c), load(lu.row_of_x(i)[c])));
-                save(room.answer[i], v);
-                new_size = larger(new_size, modulus(v));
-            }
-            new_size = over_block<WARPS>(new_size, larger);
-            double of_new[1];
-            residual(read, sides, c, answer, n, {inf * new_size}, of_new, [](int, int, Number) {});
-            const double new_rest = of_new[0];
-            if (!(new_rest * of_x < rest * new_size)) continue;
-            for (int i = threadIdx.x; i < n; i += THREADS) store(answers, Index(i) * k + c, load(room.answer[i]));
-            if (threadIdx.x == 0) room.rests[c] = new_rest, room.sizes[c] = new_size;
-        }
-        __syncthreads();
-
-        // The norm of A^-1, for the few matrices that may be singular to working precision.
-        if (found.is_near(near)) {
-            double norm = 0;
-            for (int first = 0; first < size; first += WIDTH) {
-                const int width = min(WIDTH, size - first);
-                for (int e = threadIdx.x; e < size * width; e += THREADS) {
-                    save(room.x[e / width * LD + e % width], {double(e / width == first + e % width), 0.0});
-                }
-                __syncthreads();
-                solve_rarely(lu, width / 8);
-                for (int c = warp; c < min(width, n - first); c += WARPS) {
-                    double sum = 0;
-                    for (int i = lane; i < n; i += WARP) sum += modulus(load(room.x[i * LD + c]));
-                    norm = larger(norm, over_lanes(sum, sum_of));
-                }
-                __syncthreads();
-            }
-            found.grown = over_block<WARPS>(norm, larger);
-        }
-
-        seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
-        double flags[] = {double(seen.beyond), double(seen.spoilt), double(seen.zero)};
-        for (double& flag : flags) flag = over_block<WARPS>(flag, larger);
-        seen.beyond = flags[0] > 0, seen.spoilt = flags[1] > 0, seen.zero = flags[2] > 0;
-        if (threadIdx.x == 0) {
-            const Limits limits = {kind, bound, least, safe, agrees};
-            found.report(seen, limits, room.rests, room.sizes, k, slice, count, board, doubtful, doubt, 0, k);
-        }
-        __syncthreads();
+        const Limits limits = {kind, bound, least, safe, agrees};
+        const Results results = {board, doubtful, doubt, count};
+        const Scratch scratch = {room.answer, room.rests, room.sizes};
+        judge_answers(
+            lu, read, sides, answers, scratch, {n, k, probes}, limits, near, results, slice, inf, one, seen
+        );
     }
 }

@@ -54,16 +54,28 @@ __device__ __forceinline__ int smallest_of_warp(int v) { return -largest_of_warp
 __device__ __forceinline__ unsigned smallest_of_warp(unsigned v) { return __reduce_min_sync(ALL_LANES, v); }
 #endif
 
-// Over a block of WARPS warps.
+// Over a block of WARPS warps, for each of COUNT numbers.
+template <int WARPS, int COUNT, typename Join>
+__device__ __forceinline__ void all_over_block(double (&v)[COUNT], Join join) {
+    __shared__ double of_warp[COUNT][WARPS];
+    #pragma unroll
+    for (int q = 0; q < COUNT; ++q) v[q] = over_lanes(v[q], join);
+    __syncthreads();  // all have read the values of the call before
+    #pragma unroll
+    for (int q = 0; q < COUNT; ++q) if (threadIdx.x % WARP == 0) of_warp[q][threadIdx.x / WARP] = v[q];
+    __syncthreads();
+    #pragma unroll
+    for (int q = 0; q < COUNT; ++q) {
+        v[q] = of_warp[q][0];
+        #pragma unroll
+        for (int w = 1; w < WARPS; ++w) v[q] = join(v[q], of_warp[q][w]);
+    }
+}
+
+// The same for one number.
 template <int WARPS, typename Join>
 __device__ __forceinline__ double over_block(double v, Join join) {
-    __shared__ double of_warp[WARPS];
-    v = over_lanes(v, join);
-    __syncthreads();  // all have read the values of the call before
-    if (threadIdx.x % WARP == 0) of_warp[threadIdx.x / WARP] = v;
-    __syncthreads();
-    v = of_warp[0];
-    #pragma unroll
-    for (int w = 1; w < WARPS; ++w) v = join(v, of_warp[w]);
-    return v;
+    double one[1] = {v};
+    all_over_block<WARPS>(one, join);
+    return one[0];
 }

@@ -365,20 +365,22 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
     known = {
         name: {frozenset(v.items()) for v in KERNELS[name].variants_for(arch)}
-        for name in ("solve_rows", "solve_jordan", "solve_block")
+        for name in ("solve_rows", "solve_jordan", "solve_cholesky", "solve_block")
     }
     limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
     largest, names = 0, set()
-    for n, k, banded in itertools.product(range(1, 1100), (1, 5, 6, 7, 20, 40), (False, True)):
-        shape = solve_shape(1000, n, k, dtype, banded, arch=arch, multiprocessors=132)
+    bands = ((False, False), (True, False), (True, True))
+    for n, k, (banded, definite) in itertools.product(range(1, 1100), (1, 5, 6, 7, 20, 40), bands):
+        how = {"arch": arch, "multiprocessors": 132, "definite": definite}
+        shape = solve_shape(1000, n, k, dtype, banded, **how)
         if shape is None:
             continue
         assert frozenset((number | shape.defines).items()) in known[shape.name]
-        assert n <= shape.defines["MOST"] and 0 < shape.blocks <= 1000 * 32
+        assert n <= shape.defines.get("MOST", 216) and 0 < shape.blocks <= 1000 * 32
         assert shape.shared <= limit and (shape.work > 0) == (shape.name == "solve_block")
         assert shape.probes >= (1 if dtype.char in "dD" else 2)
         largest, names = max(largest, n if k == 1 else 0), names | {shape.name}
-    assert names == set(known)
+    assert names == set(known) - ({"solve_cholesky"} if dtype.kind == "c" else set())
     assert largest >= (1024 if limit > 200_000 else 88)
 
 
@@ -431,6 +433,26 @@ def test_few_columns_of_small_systems_are_eliminated_with_the_matrix(dtype, most
     assert more is None or more.name == "solve_block"
     # A stack of one has the kernel of a longer stack, so it has the same bits.
     assert shape(most, columns + 1, 1).name == "solve_block"
+
+
+@pytest.mark.parametrize("arch, most", [("sm_75", 112), ("sm_89", 144), ("sm_90a", 216)])
+@pytest.mark.parametrize("dtype, columns", [("d", 7), ("f", 6)])
+def test_real_positive_definite_systems_have_cholesky_factors(arch, most, dtype, columns):
+    """Few columns of b take the memory of eight; the random vectors fill the places that are left."""
+
+    def shape(n, k=1, **how):
+        how = {"arch": arch, "multiprocessors": 9, "definite": True} | how
+        return solve_shape(50, n, k, np.dtype(dtype), True, **how)
+
+    for n in (33, 64, 65, most):
+        assert shape(n).name == "solve_cholesky" and shape(n).probes == 7
+        assert shape(n, columns) == shape(n)._replace(probes=8 - columns)
+        if n < most:
+            assert shape(n, columns + 1).shared > shape(n).shared
+        assert shape(n, definite=False).name != "solve_cholesky"
+        assert shape(n, alone=True).threads >= 256
+    assert shape(32).name != "solve_cholesky"
+    assert (larger := shape(most + 1)) is None or larger.name == "solve_block"
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_89"])

@@ -36,9 +36,10 @@ TOLD_FROM = 16
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n for which one launch solves one system, and a stack.  For larger n, `factor_and_solve` is
-# faster.  Triangles have limits of their own: the launch takes as many operations for them as for full
-# matrices, while the library takes fewer; and for a single real triangle in FP64 there are other kernels.
+# The largest n for which one launch solves one system, and a stack, unless it is that of solve_cholesky.cu,
+# which has its own limit.  For larger n, `factor_and_solve` is faster.  Triangles have limits of their own:
+# the launch takes as many operations for them as for full matrices, while the library takes fewer; and for a
+# single real triangle in FP64 there are other kernels.
 MOST_ALONE = {"general": 96, "positive definite": 64}
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 640, "positive definite": 512}
@@ -55,7 +56,9 @@ def bytes_at_once(alone, shape, dtype, kind, band):
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE
     else:
         most = _most_of(alone, dtype)[kind]
-    if k == 0 or n > most or (taken := _shape(shape, dtype, band, alone)) is None:
+    if k == 0 or (taken := _shape(shape, dtype, (kind, band, alone))) is None:
+        return None
+    if n > most and taken.name != "solve_cholesky":
         return None
     wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
     return taken.work * wide + 8 * (NUMBERS + 2 * k) * m * told
@@ -142,8 +145,8 @@ def _prepared(device, shape, char, systems, limits):
 
     launch(arrays) launches with the arrays, and their strides, as its first arguments.
     """
-    (m, n, k), (kind, band, alone), dtype = shape, systems, np.dtype(char)
-    taken, (bound, near, *others) = _shape(shape, dtype, band, alone), limits
+    (m, n, k), (kind, band, _), dtype = shape, systems, np.dtype(char)
+    taken, (bound, near, *others) = _shape(shape, dtype, systems), limits
     if near is None:
         near = NEAR ** (1 / taken.probes) * float(np.finfo(dtype).eps)
     how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, (bound, near, *others)))
@@ -156,18 +159,20 @@ def _prepared(device, shape, char, systems, limits):
     return prepared(entry, grid, block, args, defines, taken.shared), taken.work, of_b
 
 
-def _shape(shape, dtype, band, alone):
-    device = cupy.cuda.runtime.getDevice()
-    return _shape_on(device, shape, np.dtype(dtype), band is not None, alone)
+def _shape(shape, dtype, systems):
+    return _shape_on(cupy.cuda.runtime.getDevice(), shape, np.dtype(dtype), systems)
 
 
 @functools.lru_cache(maxsize=1024)
-def _shape_on(device, shape, dtype, banded, alone):
-    chip = {
+def _shape_on(device, shape, dtype, systems):
+    kind, band, alone = systems
+    how = {
         "arch": current_device.arch(device),
         "multiprocessors": current_device.multiprocessors(),
+        "definite": kind == "positive definite",
+        "alone": alone,
     }
-    return solve_shape(*shape, dtype, banded, **chip, alone=alone)
+    return solve_shape(*shape, dtype, band is not None, **how)
 
 
 def measure_large(a, band, y, b, info, board, *, residuals=None):
