@@ -12,7 +12,7 @@ from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
 from tcsolve._study.filters import NotFetched, Skipped
 from tcsolve._study.reference import reference_of
-from tcsolve._study.runs import raised, run_plan
+from tcsolve._study.runs import FactorsInTurn, raised, run_plan
 from tcsolve._study.threads import blas_threads
 from tcsolve._study.versions import versions
 
@@ -78,13 +78,14 @@ def rows_of(case, plans, settings, ready=lambda: None):
         row["key"] = key_of(case, None, settings, not isinstance(reason, NotFetched))
         yield plain(row)
         return
-    options = {key: settings[key] for key in ("device", "history", "spectrum")}
+    options = {key: settings[key] for key in ("history", "spectrum")}
     options["reference"] = reference_of(problem, settings["device"])
+    factors_of = FactorsInTurn(problem.a, settings["device"])
     ready()
     for plan in plans:
         row = _row(case, plan, settings) | facts | {"blas_threads": blas_threads()}
         try:
-            row |= run_plan(problem, plan.plan(), residual=plan.residual, **options)
+            row |= run_plan(problem, plan.plan(), factors_of, residual=plan.residual, **options)
             if settings["energy"] and "device" in row:  # else the run has ended with an error
                 how = row["device"], plan.residual
                 row |= measure_energy(problem, plan.plan(), *how)

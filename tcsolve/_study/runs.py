@@ -1,22 +1,57 @@
 """One run: a matrix with a plan, solved and measured."""
 
 import time
+from dataclasses import asdict
 
 import numpy as np
 
 from tcsolve._arithmetic.tensor_cores import UNITS
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import factor
-from tcsolve._solve.factored.factorization import ladder_of
+from tcsolve._solve.factored.factorization import ladder_of, refined_by
 from tcsolve._solve.ladder.refine_rung import invert
 from tcsolve._study.columns import RAISED
 from tcsolve._study.reference import forward_error
 
-__all__ = ["model_of_updates", "raised", "run_plan"]
+__all__ = ["FactorsInTurn", "model_of_updates", "raised", "run_plan"]
+
+# The fields of a `Plan` on which the factors do not depend, unless the method is 'cg'.
+REFINING = ("method", "inner_tol", "contraction", "basis", "max_steps", "preconditioner")
+
+
+class FactorsInTurn:
+    """The factors of a matrix for one plan after the other.
+
+    On the CPU, a plan that differs from the one before only in how it refines gets the same factors.
+
+    Parameters
+    ----------
+    a : array, shape (n, n)
+    device : {'auto', 'cpu', 'cuda'}
+    """
+
+    def __init__(self, a, device):
+        self._a, self._device = a, device
+        self._known, self._last = None, None
+
+    def of(self, plan):
+        """Return a `Factorization` that refines by the plan, and the seconds that its factors took."""
+        fields = asdict(plan)
+        refining = {name: fields.pop(name) for name in REFINING}
+        if self._known != fields or "cg" in (plan.method, self._last[2]):
+            self._known = self._last = None  # the memory is free for the next factors
+            start = time.perf_counter()
+            made = factor(self._a, precision=plan, device=self._device, check_finite=True)
+            seconds = time.perf_counter() - start
+            if ladder_of(made).system.ops.device != "cpu" or plan.update == "auto":
+                return made, seconds
+            self._known, self._last = fields, (made, seconds, plan.method)
+        made, seconds, _ = self._last
+        return refined_by(made, **refining), seconds
 
 
 def run_plan(
-    problem, plan, *, reference=None, residual="fp64", device="auto", history=False, spectrum=0
+    problem, plan, factors_of, *, reference=None, residual="fp64", history=False, spectrum=0
 ):
     """Solve a problem by a plan, and return the columns of its row.
 
@@ -24,10 +59,10 @@ def run_plan(
     ----------
     problem : matrices.Problem
     plan : Plan
+    factors_of : FactorsInTurn
     reference : Pair, optional
         The solution, from `reference_of`.
     residual : {'fp64', 'double-double'}
-    device : {'auto', 'cpu', 'cuda'}
     history : bool
         Whether the row has every point of the history.
     spectrum : int
@@ -37,14 +72,13 @@ def run_plan(
     -------
     dict
     """
-    start = time.perf_counter()
     try:
-        factors = factor(problem.a, precision=plan, device=device, check_finite=True)
-        factored = time.perf_counter()
+        factors, factor_seconds = factors_of.of(plan)
+        start = time.perf_counter()
         solution = factors.solve_ex(problem.b, residual=residual)
     except (TcsolveError, MemoryError) as error:
         return raised(error)
-    end = time.perf_counter()
+    solve_seconds = time.perf_counter() - start
     row = {
         "status": solution.status.name,
         "converged": solution.status.ok,
@@ -55,9 +89,9 @@ def run_plan(
         "forward_error": forward_error(solution.x, reference),
         "growth": _growth(factors, solution.precision),
         "rcond": solution.rcond,
-        "seconds": end - start,
-        "factor_seconds": factored - start,
-        "solve_seconds": end - factored,
+        "seconds": factor_seconds + solve_seconds,
+        "factor_seconds": factor_seconds,
+        "solve_seconds": solve_seconds,
         "device": solution.device,
         **_model(factors, plan),
     }

@@ -39,6 +39,9 @@ def without_times(rows):
     return [{k: v for k, v in row.items() if k not in OF_A_RUN} for row in rows]
 
 
+METHODS = ("ir", "fgmres", "gmres")
+
+
 def quiet(*args, **options):
     return study(*args, show_progress=False, **options)
 
@@ -596,6 +599,26 @@ def test_processes_take_arrays_and_share_the_plans_of_one_matrix():
     assert {row["matrix"] for row in table.ran} == {"mine"}
 
 
+def test_plans_that_only_refine_differently_share_factors_and_keep_their_answers():
+    plans = [
+        {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres", "gmres"]},
+        {"precision": "fp32", "method": "cg"},
+        {"precision": "fp32", "method": "fgmres", "inner_tol": 1e-2},
+    ]
+    rows = quiet("gen:spd_geo:n=150:cond=1e5", plans, history=True).rows
+    alone = [quiet("gen:spd_geo:n=150:cond=1e5", [p], history=True).rows for p in plans[1:]]
+
+    assert [row["method"] for row in rows] == [*METHODS, *METHODS, "cg", "fgmres"]
+    seconds = [row["factor_seconds"] for row in rows]
+    assert seconds[0] == seconds[1] == seconds[2] and seconds[3] == seconds[4] == seconds[5]
+    assert len(set(seconds)) == 4
+    for row, (own,) in zip(rows[-2:], alone, strict=True):
+        same = ("status", "steps", "backward_error", "growth", "rcond", "model", "history")
+        assert [row[name] for name in same] == [own[name] for name in same]
+    kinds = {row["model"] for row in rows[3:]}
+    assert len(kinds) == 2 and any("Cholesky" in kind for kind in kinds)
+
+
 @pytest.fixture
 def deadly(tmp_path, monkeypatch):
     """A module on the path of the workers that ends them for one matrix and plan, or makes them slow."""
@@ -604,11 +627,11 @@ def deadly(tmp_path, monkeypatch):
         "if 'tcsolve._study.worker' in ' '.join(sys.orig_argv):\n"
         "    from tcsolve._study import rows\n"
         "    run = rows.run_plan\n"
-        "    def run_plan(problem, plan, **options):\n"
+        "    def run_plan(problem, plan, *args, **options):\n"
         "        if problem.n == 13 and plan.update == 'bf16':\n"
         "            print('the end is near', file=sys.stderr, flush=True)\n"
         "            os.kill(os.getpid(), 9) if os.environ['DEADLY'] == 'kill' else time.sleep(60)\n"
-        "        return run(problem, plan, **options)\n"
+        "        return run(problem, plan, *args, **options)\n"
         "    rows.run_plan = run_plan\n"
         "    facts = rows.facts_of\n"
         "    if os.environ['DEADLY'] == 'facts':\n"

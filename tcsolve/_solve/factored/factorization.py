@@ -23,7 +23,7 @@ from tcsolve._solve.problem.request import require_residual
 from tcsolve._solve.problem.trivial import solve_empty
 from tcsolve._steps import guarded, note
 
-__all__ = ["Factorization", "has_zero_pivot", "ladder_of"]
+__all__ = ["Factorization", "has_zero_pivot", "ladder_of", "refined_by"]
 
 
 def in_turn(method):
@@ -311,6 +311,16 @@ class Factorization:
 def ladder_of(factorization):
     """Return the `Ladder` of a `Factorization`."""
     return factorization._ladder
+
+
+def refined_by(factorization, **fields):
+    """Return a copy of a `Factorization` on the CPU whose plan has other `fields`; the factors are shared.
+
+    The fields must be those of the refinement, on which the factors do not depend.
+    """
+    twin = copy.copy(factorization)
+    twin._ladder.plan = replace(twin._ladder.plan, **fields)
+    return twin
 
 
 def has_zero_pivot(factorization):
