@@ -64,12 +64,22 @@ def _settled_one(ops, system, x, factors, least, error):
     if steps:
         if system.residuals is None:
             return None
-        x, board = _corrected_by(ops, system, x, factors, system.residuals)
-        error = safe_errors(ops.host(board)[0][:, 0], system)
-        if error is None or not error.max() <= system.bound:
+        for solve in (_by_diagonal(ops, system.a), factors.solve):
+            corrected, board = _corrected_by(ops, system, x, solve, system.residuals)
+            error = safe_errors(ops.host(board)[0][:, 0], system)
+            if error is not None and error.max() <= system.bound:
+                break
+        else:
             return None
+        x = corrected
     code, no = np.array([CONVERGED], np.int8), np.zeros(1, bool)
     return Part(x, code, np.array([least]), error[None], np.full((1, len(error)), steps), no, no)
+
+
+def _by_diagonal(ops, a):
+    """Return a function that divides rows by the diagonal of a: a solve if a is dominant, without factors."""
+    diagonal = ops.xp.diagonal(a, axis1=1, axis2=2)[:, None]
+    return lambda rows: rows / diagonal
 
 
 def _set_rconds(ops, system, part, wanted, factors):
@@ -116,15 +126,15 @@ def _step(ops, system, x, factors, error):
         y = rows_of(ops, x).copy()
         r = ops.xp.empty_like(y)
         measure_again(ops, system, y, r)
-    x, board = _corrected_by(ops, system, x, factors, r)
+    x, board = _corrected_by(ops, system, x, factors.solve, r)
     error, met, _ = errors_on(*ops.host(board), system)
     return x, np.where(met[:, None], error, np.inf), np.ones((m, k), np.int64)
 
 
-def _corrected_by(ops, system, x, factors, r):
-    """Return x + A^-1 r and its board on the device; r (m, k, n) is overwritten."""
+def _corrected_by(ops, system, x, solve, r):
+    """Return x + A^-1 r and its board on the device; `solve` may overwrite r (m, k, n)."""
     with np.errstate(all="ignore"):
-        y = factors.solve(r)
+        y = solve(r)
         y += rows_of(ops, x)
     return measure_again(ops, system, y)
 

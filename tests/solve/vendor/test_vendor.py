@@ -722,6 +722,19 @@ def test_after_a_correction_that_does_not_help_the_answer_still_meets_the_bound(
     assert (found.backward_error <= found.bound).all()
 
 
+@pytest.mark.parametrize("dtype", "dD")
+def test_a_dominant_system_that_misses_the_bound_is_corrected_without_factors(dtype):
+    road = HostRoad()
+    road.ops.vendor = SpoiltVendor(np.nan)  # every solve after the first is useless
+    a = matrices("general", dtype, 300) + 1e8 * np.eye(300)
+    b = right_hand_sides(dtype, 300, 2)
+
+    found = road.solve_ex(a, b, estimate=False)
+
+    assert found.status is Status.CONVERGED and (found.iterations == 1).all()
+    assert ratio(a, found.x, b) <= MET and len(road.ops.vendor.factored) == 1
+
+
 class CoarseVendor(HostVendor):
     """Every second column of its first solutions misses the bound; its factors also have a coarse solver.
 

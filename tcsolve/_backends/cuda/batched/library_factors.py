@@ -113,16 +113,24 @@ def factor_and_solve(a, kind, b, probes):
 
 
 class Eliminated:
-    """Matrices (m, n, n) that were eliminated without keeping factors; the first solve factors them."""
+    """Matrices (m, n, n) that were eliminated without keeping factors.
+
+    The first solve eliminates them again, which takes less time than factors: nearly always it is the only
+    one, and corrects x.  A later solve, or one with A^H, factors them.
+    """
 
     def __init__(self, a, kind, columns, info):
-        self._args, self.info = (a, kind, columns), info
+        self._args, self.info, self._is_first = (a, kind, columns), info, True
 
     @cached_property
     def _factors(self):
         return factor(*self._args)
 
     def solve(self, rhs, adjoint=False):
+        a, kind, columns = self._args
+        is_first, self._is_first = self._is_first, False
+        if is_first and not adjoint and rhs.dtype == a.dtype and rhs.shape[1] <= columns:
+            return eliminate(a, kind, cupy.swapaxes(rhs, 1, 2), 0)[1]
         return self._factors.solve(rhs, adjoint)
 
     def coarse_solver(self, columns):

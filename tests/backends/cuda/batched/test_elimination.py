@@ -116,6 +116,25 @@ def test_nan_and_inf_end_without_an_answer(cupy, elimination, payload, dtype):
     assert not np.isfinite(y[0, 0]).all() and np.isfinite(y[0, 1:]).all()
 
 
+@pytest.mark.parametrize("dtype", "dD")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_solve_after_an_elimination_eliminates_and_later_ones_have_factors(
+    cupy, elimination, kind, dtype
+):
+    from tcsolve._backends.cuda.batched.library_factors import factor_and_solve
+
+    a, b = matrices(kind, dtype, 1, 200), right_hand_sides(dtype, 1, 200, 3)
+    rows = np.ascontiguousarray(b.swapaxes(1, 2))
+
+    factors, y = factor_and_solve(cupy.asarray(a), kind, cupy.asarray(b), 2)
+    first, second = (factors.solve(cupy.asarray(rows)).get() for _ in range(2))
+    adjoint = factors.solve(cupy.asarray(rows), adjoint=True).get()
+
+    assert first.tobytes() == y[:, :3].get().tobytes()
+    require_backward_stable(a[0], second[0], b[0])
+    require_backward_stable(a[0].conj().T, adjoint[0], b[0])
+
+
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("m, n", [(40, 20), (7, 129), (9, 300), (5, 641), (12, 1024), (5, 1500)])
