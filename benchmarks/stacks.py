@@ -243,7 +243,7 @@ def page(facts, rows):
 def main():
     parser = arguments(__doc__.splitlines()[0])
     parser.add_argument("--only", type=int, nargs="*", help="only these n")
-    parser.add_argument("--chars", default="dfDF", help="only these dtypes")
+    parser.add_argument("--chars", default="d", help="these dtypes")
     parser.set_defaults(json=None)
     options = unless_drawn(parser, page)
     if options is None:  # the page has been written
