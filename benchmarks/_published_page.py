@@ -93,8 +93,8 @@ def of_medians(rows):
     for key in (key for key, value in rows[0].items() if isinstance(value, list)):
         agreeing = sum(close(middle(row[key]), row["theirs"]) for row in rows)
         inside = sum(within(row[key], row["theirs"]) for row in rows)
-        text += f" In the column '{key}' the medians of {agreeing} rows agree, and {inside} of theirs are "
-        text += "within the range."
+        text += f" In the column '{key}' the median agrees with their count in {agreeing} rows, and their "
+        text += f"count is within the range in {inside} rows."
     return text
 
 

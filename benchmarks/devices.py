@@ -149,7 +149,7 @@ def page(facts, rows):
         "# The device of NumPy arrays\n\nThe wall clock of `tcsolve.solve` for a general FP64 matrix in "
         "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` should "
         f"take at most {WANTED:g} times as long as the faster of `cpu` and `cuda`, and "
-        + ", ".join(f"{1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
+        + ", ".join(f"at most {1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
         + f".  {kept} of {len(solves)} rows are ok.  `auto` predicts with these rates: {facts['rates']}."
     )
     copied = "Copies of n x n arrays by the library, and by CuPy:"
@@ -176,7 +176,7 @@ def main():
         keep_rates(sys.stdout)
     date = machine_rates(gpu_name()).date
     facts, rows = machine(options.commit) | gpu(), []
-    facts["rates"] = f"measured {date}" if date else "those of the library"
+    facts["rates"] = f"measured {date}" if date else "those that the package contains"
     for n in options.n:
         rows.append(measure_solves(tcsolve, n, options.repeats))
         print(*cells(rows[-1]), sep="  ", flush=True)

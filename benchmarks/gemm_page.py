@@ -56,7 +56,7 @@ def square(results):
     warp, group = (best(rows, dtype="float16", engine=name) for name in ("wmma", "wgmma"))
     if top and single:
         over_single = top["tflops"] / single["tflops"]
-        word = "are still" if over_single >= V100["over_single"] else "are no longer"
+        word = "are" if over_single >= V100["over_single"] else "are not"
         lines += [
             f"Tensor cores {word} at least {V100['over_single']} times as fast as single precision: FP16"
             f" reaches {top['tflops']:.0f} TFLOP/s ({top['engine']}, n = {top['n']}). This is"

@@ -6,7 +6,7 @@
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are cupy.linalg.solve and torch.linalg.solve; for
 positive definite matrices, torch's cholesky with cholesky_solve takes the place of torch.linalg.solve.  Times
 are medians with a synchronised device, from the fifth call on.  "Second call" is the second call of a size.
-Every answer is checked before it is timed.
+Every answer is checked before it is timed.  "Aim" is the ratio that we want to reach.
 """
 
 import itertools

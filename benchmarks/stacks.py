@@ -9,7 +9,7 @@
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve and torch's
 lu_factor with lu_solve; for positive definite matrices, the only peer is torch's cholesky with
 cholesky_solve.  Times are medians with a synchronised device, from the fourth call on; every answer is
-checked before it is timed.
+checked before it is timed.  *Aim* is what we want to reach.
 
 *Of copy speed* is the bytes of A, b and x over the time between CUDA events, divided by the bytes per second
 of a copy of an array.  For this column more systems are solved, if they fit in memory, so that the time of

@@ -296,7 +296,8 @@ def binaries_table():
     compiled = sum(r["compiled"] for r in rows)
     text = (
         f"Bytes and seconds are for {arch}, with NVRTC {machine['nvrtc']}. They are extrapolated "
-        f"from {compiled} compiled kernels: the mean of a source times its number of kernels. The sources "
+        f"from {compiled} compiled kernels: for each source their mean is multiplied by its number of "
+        "kernels. The sources "
         f"have {machine['source_bytes'] / 1e6:.1f} MB."
     )
     return "\n\n".join([table(head, body), text, source(machine, "benchmarks/binaries.py")])

@@ -11,7 +11,7 @@ alternates.  In a turn, a call is repeated, and the first calls are not counted.
 device before and after.  Every answer is checked before it is timed.
 
 The times are medians over all rounds.  The ratio of a round is that of its medians.  The table has the median
-of these ratios, and the smallest and the largest.
+of these ratios, and the smallest and the largest.  "(slower)" marks a median above 1.02.
 """
 
 import contextlib

@@ -64,8 +64,8 @@ class Plan:
         the preconditioner is a Cholesky factorization of the scaled and shifted A [3]_.
     inner_tol : float, optional
         A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  A cycle of GMRES ends
-        when it has reduced the preconditioned residual by this factor.  By default FGMRES and CG aim at the
-        bound.  GMRES begins with 1e-4 [2]_; after a cycle that does not reduce the error enough, it takes
+        when it has reduced the preconditioned residual by this factor.  By default FGMRES and CG aim at a
+        tenth of the bound.  GMRES begins with 1e-4 [2]_; after a cycle that does not reduce the error enough, it takes
         1e-8, then 1e-12.
     preconditioner : {'auto', 'factors', 'fp64'}
         In which precision FGMRES, GMRES and CG apply the factors: in that of the factors, or in FP64.
