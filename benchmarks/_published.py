@@ -113,8 +113,8 @@ SCALING = (
 )
 
 
-# Percent of the nonzeros that are zero after rows, then columns, are scaled to a largest entry of 1, or of
-# the largest number of FP16, and all entries are rounded to FP16.
+# Percentage of the nonzeros that FP16 rounds to zero.  Before, rows and then columns are scaled to a largest
+# entry of 1 (first number), or of the largest number of FP16 (second number).
 FLUSHED = {
     "steam1": (2.85, 0.0),
     "arc130": (44.84, 36.45),

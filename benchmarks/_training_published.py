@@ -240,8 +240,8 @@ def others(rows, found):
     ]
     lines = [
         "Other published figures. Our figures for FP16 are the largest ones of matrices that are not "
-        f"dominant. Those of cuSOLVER are speed-ups over our FP64: the largest one for n from {LARGE} on, and "
-        f"for small n the median for n up to {SMALL}.",
+        "dominant. Those of cuSOLVER are speed-ups over our FP64: the largest one for n from "
+        f"{LARGE} on, and for small n the median for n up to {SMALL}.",
         "",
         "| figure | theirs | ours | verdict |",
         "| --- " * 4 + "|",

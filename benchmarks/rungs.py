@@ -146,7 +146,7 @@ def cases(rows):
 
 
 def verdict(here):
-    """Return (best, ratio, speedup): the fastest fixed precision, auto over it, cupy over auto.
+    """Return the fastest fixed precision, and two quotients of times: auto / this one, cupy / auto.
 
     NaN stands for a solver that was not timed.
     """

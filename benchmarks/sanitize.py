@@ -6,7 +6,7 @@
 Each tool runs this script again with --solve.  It does small solves with each precision, with narrow, wide
 and square panels; there are several panels, so look-ahead is used.  It also solves stacks and triangles, and
 multiplies matrices.  Every array is a separate allocation, because memcheck does not detect an access past
-the end of an array inside CuPy's pool.  CuPy's own kernels are compiled into an empty folder.  The exit
+the end of an array inside CuPy's pool.  CuPy compiles its own kernels anew, into an empty folder.  The exit
 status is 0 if every tool finishes and finds nothing.
 """
 

@@ -307,8 +307,8 @@ def explanation(rows, facts):
     counts = Counter(verdict for row in rows for verdict in reasons_of(row["verdict"]))
     yield (
         "- Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()) + "."
-        " A row is ok if each answer that its status promises meets 2^-53 sqrt(n) or has at most twice the "
-        "backward error of SciPy's, and if the status warns when SciPy does, and only then."
+        " A row is ok if each answer that is called good has the backward error that is reported, if this "
+        "is at most 2^-53 sqrt(n) or twice that of SciPy, and if the status warns just where SciPy warns."
     )
     for name in PRECISIONS:
         rungs = Counter(row[name].get("rung") for row in rows)

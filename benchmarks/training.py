@@ -281,8 +281,12 @@ def energy(rows, problems):
 
 def read_options():
     parser = arguments(__doc__.partition("\n")[0])
-    parser.add_argument("--problem", nargs="*", help="name:n; default: those of the page")
-    parser.add_argument("--matrix", nargs="*", help="names of the collection; default as above")
+    parser.add_argument(
+        "--problem", nargs="*", help="name:n; default, without --matrix: those of the page"
+    )
+    parser.add_argument(
+        "--matrix", nargs="*", help="names; default, without --problem: those of the page"
+    )
     parser.add_argument("--folder", help="folder of the collection; by default TCSOLVE_MATRICES")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--emulated", action="store_true", help="steps by models on the CPU")
@@ -309,7 +313,7 @@ def read(path):
 
 
 def run(options, path):
-    """Measure what is missing in the file `path`, or everything; return the problems left out."""
+    """Measure what is missing in the file `path`, or everything; return those for which no time was left."""
     facts, rows = read(path) if options.resume else (None, [])
     now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
     count = len(rows)

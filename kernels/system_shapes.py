@@ -44,8 +44,9 @@ BLOCK_SHAPES = (
 )
 BLOCK_THREADS = 512
 # (largest number of rows, threads of a block, blocks for whose registers a multiprocessor has room) of
-# solve_cholesky.cu, which solves real positive definite systems from CHOLESKY_FROM rows on; its largest
-# number of right-hand sides, including the random vectors; and its fewest threads for a single system.
+# solve_cholesky.cu, which solves real positive definite systems from CHOLESKY_FROM rows on.  It takes at most
+# CHOLESKY_COLUMNS right-hand sides, including the random vectors.  A system that is no stack gets a shape
+# with at least CHOLESKY_ALONE threads.
 CHOLESKY_SHAPES = ((64, 64, 8), (96, 128, 4), (128, 256, 2), (216, 512, 1))
 CHOLESKY_FROM, CHOLESKY_COLUMNS, CHOLESKY_ALONE = 33, 64, 256
 # Number of columns of a panel of solve_block.cu.

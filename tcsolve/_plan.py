@@ -41,7 +41,7 @@ class Plan:
         every operation of the LU.  'auto' selects the update that is predicted to be fastest, as
         ``precision='auto'`` does; the other fields still apply.
     block : int, optional
-        Number of columns of an outer panel.  By default it is chosen from the size and the device.
+        Number of columns of a panel.  By default it is chosen from the size and the device.
     fallback : bool
         True: when refinement stalls, factor again with a more precise update.  False: return the best
         answer found with this update; its status is STALLED.
@@ -49,9 +49,9 @@ class Plan:
         True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
-        with U.  The default is the number of corrections that take as long as a solve with the next rung,
-        but at least 30 and at most 300.  If there is no next rung, or if the device emulates the next rung,
-        it is 300.
+        with U.  The default is the number of corrections that take as long as a solve with the next more
+        precise update, but at least 30 and at most 300.  It is 300 if there is no such update, or if the
+        device emulates it.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
@@ -65,8 +65,8 @@ class Plan:
     inner_tol : float, optional
         A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  A cycle of GMRES ends
         when it has reduced the preconditioned residual by this factor.  By default FGMRES and CG aim at a
-        tenth of the bound.  GMRES begins with 1e-4 [2]_; after a cycle that does not reduce the error enough, it takes
-        1e-8, then 1e-12.
+        tenth of the bound.  GMRES begins with 1e-4 [2]_; after a cycle that does not reduce the error enough,
+        it takes 1e-8, then 1e-12.
     preconditioner : {'auto', 'factors', 'fp64'}
         In which precision FGMRES, GMRES and CG apply the factors: in that of the factors, or in FP64.
         'auto': GMRES applies them in FP64.  FGMRES and CG apply them in their precision first, and in FP64 if
@@ -141,8 +141,8 @@ class Plan:
 def next_rung(update, working):
     """Return the next more precise update after `update`, or None at the top.
 
-    `working` is the precision of the answer, 'fp32' or 'fp64'.  After an update with one product comes
-    'fp16x3'.  The factors of 'fp16x3' are as accurate as those in FP32, so for an FP64 answer 'fp64' follows.
+    `working` is the precision of the answer, 'fp32' or 'fp64'.  'fp16x3' follows 'fp16', 'bf16' and 'tf32'.
+    Its factors are as accurate as those in FP32, so for an FP64 answer 'fp64' follows both.
     An emulated GPU has its own 'fp16x3'.
     """
     update, at, unit = update.partition("@")

@@ -223,8 +223,8 @@ class Solution:
         inner steps of FGMRES, GMRES or CG.
     backward_error : ndarray of float64, shape (..., nrhs)
         ``||b - A x|| / (||A|| ||x||)`` in infinity norms for each right-hand side, recomputed in FP64
-        from the returned x.  For more than 32 unknowns, the number has an error from the rounding of this
-        residual: usually a part of the `bound`, in the worst case n units of roundoff.  If `assume_a`
+        from the returned x.  For more than 32 unknowns, the rounding of this residual changes the number,
+        usually by less than `bound`, in the worst case by n units of roundoff.  If `assume_a`
         asserts a structure, A is the matrix that it describes: the entries that the structure ignores do not
         count.
     bound : float

@@ -9,7 +9,7 @@
 //   solve(tiles)  solves for 8 `tiles` columns.
 //   broken   the first step, from 1 on, whose pivot is not allowed; or 0.
 //
-// The file that includes this one defines WARPS and THREADS.
+// The file that includes this one defines T_A, COMPLEX, BANDED, WARPS and THREADS.
 #pragma once
 
 #include "batched/small_solve.cuh"
@@ -26,7 +26,7 @@ struct Sides {
     __device__ __forceinline__ Number operator()(int i, int c) const { return number(at, i * row + c * col); }
 };
 
-// Shared memory: an answer, and max |b - A x| and max |x| of each.
+// Shared memory: one answer, and for each right-hand side max |b - A x| and max |x|.
 struct Scratch {
     Entry* answer;
     double *rests, *sizes;
@@ -43,12 +43,13 @@ struct Results {
     Index count;
 };
 
-// For solves that are rare: it is compiled once, and a copy leaves the caller's factors in registers.
+// For rare solves: not inlined, so that the code of a solve is compiled once for all of them.  It takes the factors by
+// value, because a reference would keep those of the caller in memory.
 template <typename Factors>
 __device__ __noinline__ void solve_rarely(Factors factors, int tiles) { factors.solve(tiles); }
 
-// rest[q] = the largest |b_iq - sum_j A_ij v(j, q)| for the columns of b from c on; `keep(i, q, r)` gets each
-// difference.  most[q] is a bound on the sum of the moduli of the products.
+// rest[q] = the largest |b_i,c+q - sum_j A_ij v(j, q)| of all i; `keep(i, q, r)` gets each difference.  most[q] is a
+// bound on the sum of the moduli of the products.
 template <int COUNT, typename Of, typename Keep>
 __device__ __forceinline__ void residual(
     const Reading& read, const Sides& b, int c, Of v, int n, const double (&most)[COUNT], double (&rest)[COUNT],
@@ -81,7 +82,8 @@ __device__ __forceinline__ void residual(
     all_over_block<WARPS>(rest, larger);
 }
 
-// Judges the answers of a system, whose columns are b and then the random vectors; `seen` is that of this thread.
+// Judges the answers of a system.  The first k columns in `factors` are the solutions for b, the others those for the
+// random vectors.  `seen` is what this thread has seen.
 template <typename Factors>
 __device__ __forceinline__ void judge_answers(
     Factors& factors, const Reading& read, const Sides& sides, T_A* answers, const Scratch& room, Sizes of,
@@ -98,7 +100,7 @@ __device__ __forceinline__ void judge_answers(
     }
     found.grown = over_block<WARPS>(found.grown, larger);
 
-    // The answers and their residuals, which take the place of the right-hand sides.
+    // Stores the answers.  Their residuals become the right-hand sides of a correction.
     bool any_misses = false;
     const auto note = [&](int c, double rest, double of_x) {
         if (threadIdx.x == 0) room.rests[c] = rest, room.sizes[c] = of_x;

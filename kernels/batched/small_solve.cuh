@@ -7,7 +7,7 @@
 //          b_row.  a, b and x are T_A, or pairs of T_A if COMPLEX; steps count entries.
 //   below, above, mirror  how a is read, see reading.cuh.
 //   kind   of the matrix that is read: 0 any, by LU with partial pivoting; 1 positive definite, by LU without pivoting
-//          or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by the same elimination.
+//          or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by LU without pivoting.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
 //          correction is kept if it makes the ratio smaller.
 //   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step
@@ -26,7 +26,8 @@
 //           are not read must be zero.
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
-// Rounding: FP64 factors, with multiplications by reciprocals of the pivots; x is rounded to T_A; the residual of that
+// Rounding: FP64 factors, with multiplications by reciprocals of the pivots; solve_block.cu and solve_cholesky.cu also
+// multiply by inverses of triangular 8 x 8 blocks on the diagonal.  x is rounded to T_A; the residual of that
 // x is summed in two doubles.
 #pragma once
 

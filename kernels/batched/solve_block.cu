@@ -4,7 +4,7 @@
 //   work     room for the factors: for each block of the grid, S S numbers in FP64 (or pairs), S = n rounded up to 8.
 //   b_col, k right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col; at most WIDTH - PROBES columns.
 //   x        [count][n][k].
-//   board    has the last two rows for each right-hand side: k rows max |b - A x|, then k rows max |x|.
+//   board    its last rows are k rows max |b - A x|, then k rows max |x|.
 //
 // An answer that misses the bound is corrected once, with the factors at hand.
 //

@@ -3,12 +3,13 @@
 //
 //   b_col, k  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
 //   x        [count][n][k].
-//   board    has the last two rows for each right-hand side: k rows max |b - A x|, then k rows max |x|.
+//   board    its last rows are k rows max |b - A x|, then k rows max |x|.
 //
 // The lower triangle is kept in row-major tiles of 8 x 8.  Lane l of a warp has the numbers 2 l and 2 l + 1 of a tile.
-// This is how the tensor cores take both operands of A B^T, and the sum.  So a warp loads a tile by 16 bytes a lane,
-// without bank conflicts.  Right-hand sides and random vectors are rows of tiles below the matrix; the factorization
-// solves with L for them.
+// A product A B^T takes two instructions: one sums over the even columns of both tiles, the other over the odd ones.
+// For them a lane needs just these numbers of A and of B, and gets those of the sum.  So a warp loads a tile by 16
+// bytes a lane, without bank conflicts.  Right-hand sides and random vectors are rows of tiles below the matrix; the
+// factorization solves with L for them.
 //
 // Warp w has the rows of tiles w, w + WARPS, ...  Step p makes column p of L.  There is one barrier for each step:
 // before it, the warp with row p has made the inverse of the diagonal tile of L, which takes the place of the tile.
@@ -40,12 +41,12 @@ __device__ __forceinline__ Pair product(Pair u, Pair v) {
     return c;
 }
 
-// 1 / sqrt(v) to about the last bits; not finite if v <= 0, zero or not finite if v is subnormal.
+// 1 / sqrt(v) to about the last bits; not finite if v <= 0 or v is subnormal.
 __device__ __forceinline__ double inverse_root(double v) {
     double y;
     asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
     const double rest = fma(-v * y, y, 1.0);
-    return fma(rest * y, fma(0.375, rest, 0.5), y);  // the next error is of the order of the third power of `rest`
+    return fma(rest * y, fma(0.375, rest, 0.5), y);  // leaves a relative error of the order of rest^3
 }
 
 // Shared memory of a matrix of `rows` rows of tiles, with `below` rows of tiles for right-hand sides.
@@ -64,19 +65,19 @@ struct Room {
 
 struct Cholesky {
     double *matrix, *sides;
-    int rows, below, size;  // rows of tiles, of A and of right-hand sides; rows of A
+    int rows, below, size;  // rows of tiles of A, and of right-hand sides; rows of A with the appended identity
     int broken;  // the first step, from 1 on, whose pivot is not positive; or 0
 
     __device__ __forceinline__ static int warp() { return threadIdx.x / WARP; }
     __device__ __forceinline__ static int lane() { return threadIdx.x % WARP; }
-    // The tiles of a row.
+    // The first number of row i of tiles.
     __device__ __forceinline__ double* row(int i) const {
         return i < rows ? matrix + i * (i + 1) / 2 * NUMBERS : sides + (i - rows) * rows * NUMBERS;
     }
     __device__ __forceinline__ Pair& at(double* row, int j) const {
         return reinterpret_cast<Pair*>(row + j * NUMBERS)[lane()];
     }
-    // What B of a product A B has in place of `at`, so that `product` gives A B.
+    // The lane's two numbers of the transpose of a tile.  With it as its second factor, `product` gives A B, not A B^T.
     __device__ __forceinline__ Pair turned(const double* row, int j) const {
         const double* v = row + j * NUMBERS + lane() % 4 * 2 * TILE + lane() / 4;
         return {v[0], v[TILE]};
@@ -125,7 +126,8 @@ struct Cholesky {
         return bad;
     }
 
-    // Subtracts the products with the first p - 1 columns of L from tile (i, p), i > p.
+    // Subtracts the products with the columns 0 to p - 2 of tiles of L from tile (i, p), i > p.  `make_tile` subtracts
+    // the last one, which is not complete yet.
     __device__ __forceinline__ void update(int i, int p) const {
         constexpr int CHAINS = 4;  // sums that do not wait for each other
         double *own = row(i), *other = row(p);
@@ -146,7 +148,8 @@ struct Cholesky {
         };
     }
 
-    // Makes tile (i, p) of L, after `update`.
+    // Makes tile (i, p) of L: subtracts the product with column p - 1, and multiplies by the inverse of the diagonal
+    // tile.  Then updates the diagonal tile of row i.
     __device__ __forceinline__ void make_tile(int i, int p) const {
         double* own = row(i);
         Pair tile = at(own, p);
@@ -211,24 +214,24 @@ struct Cholesky {
     }
 };
 
-// What this thread sees of the entries; `note` of Seen takes more operations.
+// Collects the same as Seen, by fewer operations.
 struct Glance {
     double apart = 0, largest = 0;
     unsigned top = 0, beyond = 0;  // the largest upper half of a modulus; bits of entries that are not read
     bool zero = false;
 
-    // An entry that is read, and its mirror image.
+    // Notes an entry that is read, and its mirror image.
     __device__ __forceinline__ void note(double read, double mirrored, bool on_diagonal) {
         apart = fmax(apart, fabs(read - mirrored)), largest = fmax(largest, fabs(read));
         const unsigned high = __double2hiint(mirrored) & 0x7fffffff;
         top = max(top, max(high, __double2hiint(read) & 0x7fffffff));
         if (on_diagonal) zero = zero || read == 0;
-        else beyond |= high | unsigned(__double2loint(mirrored));
+        else if (mirrored == mirrored) beyond |= high | unsigned(__double2loint(mirrored));
     }
     __device__ __forceinline__ Seen seen() const { return {apart, largest, beyond != 0, top >= 0x7ff00000u, zero}; }
 };
 
-// Copies the lower triangle of the matrix that is read to tiles; beyond row n it is the identity.
+// Copies to tiles the lower triangle of the matrix as it is read; beyond row n it is the identity.
 __device__ __forceinline__ Seen copy_matrix(const Cholesky& of, const Reading& read, int n) {
     constexpr int AHEAD = WARPS > 4 ? 4 : 2;  // tiles of a warp that are loaded at the same time
     const int line = Cholesky::lane() / 4, pair = Cholesky::lane() % 4 * 2, count = of.rows * (of.rows + 1) / 2;

@@ -4,7 +4,7 @@
 //   b_col, columns  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
 //   share     right-hand sides that a block takes; fewer than SLOTS = 2 ACROSS.
 //   x         [count][n][columns].
-//   board     has the last two rows for each right-hand side: first max |b - A x|, then max |x|.
+//   board     its last rows are max |b - A x| for each right-hand side, then max |x| for each.
 //   doubt     if it is given, `doubtful` and the board may be given only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random

@@ -13,7 +13,8 @@ constexpr int OPERAND_FRACTION = 10, PRODUCT_FRACTION = 2 * OPERAND_FRACTION;
 constexpr int NOTHING = -1024, SPECIAL = 4096, MANY = 2048;
 constexpr unsigned NAN_32 = 0x7fffffffu, INF_32 = 0x7f800000u, SIGN_32 = 0x80000000u;
 
-// x = significand 2^(exponent - fraction).  Inf has the significand 1 or -1 and the exponent SPECIAL; NaN has 0.
+// x = significand 2^(exponent - fraction).  Inf has the significand 1 or -1 and the exponent SPECIAL; NaN has
+// 0 and the same exponent.
 struct Number {
     int significand, exponent;
 };

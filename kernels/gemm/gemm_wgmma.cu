@@ -58,7 +58,7 @@
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
 // a fixed share of the tiles for each block, the tiles of these blocks would be computed last.  Blocks also differ in
 // speed without another kernel: with tiles in turn the rates are 213, 210 and 196 TFLOP/s, and with fixed shares 216,
-// 202 and 178, at n = 4096, 8192 and 16384 (H200, REFINE 3, CLUSTER 2, without turns of the warpgroups; one comparison,
+// 202 and 178, at n = 4096, 8192 and 16384 (H200, REFINE 3, CLUSTER 2, without `await_turn`; one comparison,
 // of which no results file is kept).
 
 #include "common/bulk_copy.cuh"

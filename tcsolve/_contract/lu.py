@@ -22,7 +22,8 @@ class Pivots(NamedTuple):
     order : array of int32
         One entry for each row of the panel; the swaps are applied to it.
     info : array of int32, shape (1,)
-        Becomes the smaller of itself and the 1-based column of the first zero or non-finite pivot.
+        The 1-based column of the first zero or non-finite pivot so far, or a larger number than any column.
+        The panel may make it smaller.
     """
 
     row: int

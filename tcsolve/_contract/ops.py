@@ -20,7 +20,7 @@ __all__ = ["Begun", "Ops", "RowStats"]
 class RowStats(Protocol):
     """The largest |a_ij| of each row, and the sum of |a_ij| over each row.
 
-    Neither has to be computed before it is read.
+    A backend may compute each of them only when it is read.
 
     Attributes
     ----------

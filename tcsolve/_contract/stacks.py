@@ -125,7 +125,8 @@ class Stacks(Protocol):
         The arguments, except for `limits`, are those of `solve_at_once`, and x has the same bits.  x and the
         flags, an array of bool (m,), are on the device; the number is on the host.  For a single system there
         are no flags (None): the number tells whether it is doubtful.  The board is that of `solve_at_once`,
-        but only its entries for doubtful systems have a meaning.  It is None for the smallest systems.
+        but only its entries for doubtful systems have a meaning.  It is None for a single system, and for
+        stacks of the smallest systems.
 
         A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
         limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest

@@ -52,7 +52,7 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
     Warns
     -----
     AccuracyWarning
-        The backward error of x misses the bound.
+        The backward error of x is above ``u sqrt(n)``, see `Solution`.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
     Warns
     -----
     AccuracyWarning
-        The backward error of x misses the bound.
+        The backward error of x is above ``u sqrt(n)``, see `Solution`.
 
     Examples
     --------

@@ -163,7 +163,7 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     Warns
     -----
     AccuracyWarning
-        The backward error of x misses the bound.
+        The backward error of x is above ``u sqrt(n)``, see `Solution`.
 
     Notes
     -----

@@ -59,8 +59,8 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     LinAlgWarning
         A is ill-conditioned.  For NumPy arrays, SciPy gives this warning from version 1.17 on.
     AccuracyWarning
-        Both residuals, ``||I - A X||`` and ``||I - X A||``, miss the bound.  For CuPy arrays: a column of
-        ``I - A X`` misses it.
+        Both residuals, ``||I - A X||`` and ``||I - X A||``, are above ``u sqrt(n) ||A|| ||X||``.  For CuPy
+        arrays: the backward error of a column of X is above ``u sqrt(n)``.
 
     Notes
     -----

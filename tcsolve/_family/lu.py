@@ -183,7 +183,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
     LinAlgWarning
         If `tcsolve.factor` made the factors: rcond is below machine epsilon, or not known.
     AccuracyWarning
-        The backward error of x misses the bound.
+        The backward error of x is above ``u sqrt(n)``, see `Solution`.
 
     Notes
     -----

@@ -65,7 +65,7 @@ def solve_triangular(
     Warns
     -----
     AccuracyWarning
-        The backward error of x misses the bound.
+        The backward error of x is above ``u sqrt(n)``, see `Solution`.
 
     Examples
     --------

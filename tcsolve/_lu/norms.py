@@ -115,12 +115,13 @@ class Condition(NamedTuple):
         singular value that the solves show.  The number is far below 1 if A has this singular value, and
         about 1 if it is only an error of the solves.  It is the larger of two numbers:
 
-        - ||b - A x||_2 / ||b||_2 for the probes b.  Here x is the computed solution, refined in a few steps
-          until this ratio is at most `wanted`.  If the solves miss a singular vector of A, this component of
-          a random b stays in the residual.
-        - |z^H (e_j - A v)| / ||v||_1.  Here j is the largest column of A^-1 that was found, v the computed
-          solution for e_j, and z the computed adjoint solution for sign(v).  If the solves were exact, both
-          z^H e_j and z^H A v would be ||v||_1.  If v is an error of the solves, z^H A v is much smaller.
+        - ||b - A x||_2 / ||b||_2 for the probes b.  Here x is the computed solution; while this ratio is
+          above `wanted` and falls fast enough, x is refined, by at most two steps.  If the solves miss a
+          singular vector of A, this component of a random b stays in the residual.
+        - |z^H (e_j - A v)| / ||v||_1.  Here j is the number of the largest column of A^-1 that was found, v
+          the computed solution for e_j, and z the computed adjoint solution for sign(v).  If the solves were
+          exact, both z^H e_j and z^H A v would be ||v||_1.  If v is an error of the solves, z^H A v is much
+          smaller.
 
         doubt(wanted) is infinite if rcond is 0, or if no column of A^-1 that was found has at least half the
         size of the estimate.
@@ -238,7 +239,7 @@ def _held_now(ops, a, begun, sweeps, solve_adjoint):
 def _left_over(ops, a, begun, left, solve, wanted):
     """Return the largest relative residual of the probes after refinement; `left` is that before it.
 
-    Refinement ends when `left` is at most `wanted`.
+    Refinement ends when `left` is at most `wanted`, falls too slowly, or after HELD_STEPS steps.
     """
     b, x, r = begun.probes, begun.solutions, None
     for _ in range(HELD_STEPS):

@@ -34,9 +34,9 @@ def factor_rounded(ops, w, update):
 
     Notes
     -----
-    Each operation is computed in FP32 and then rounded to the format.  For formats of up to 11 bits this
-    gives the same result as rounding once, because FP32 has 24 bits [1]_.  The real and the imaginary part of
-    a complex result are rounded separately.
+    Each operation is computed in FP32 and then rounded to the format.  For real numbers and formats of up to
+    11 bits this gives the same result as rounding once, because FP32 has 24 bits [1]_.  A complex product may
+    be rounded several times in FP32; then its real and its imaginary part are rounded to the format.
 
     References
     ----------

@@ -18,8 +18,8 @@ VECTORS_BESIDE = {1: 3, 2: 2}
 # The rounding error of a product with A, relative to ||A|| in the infinity norm.  The theory bounds it by
 # about 2**-53; on ill-conditioned matrices of the SuiteSparse collection it was 20 to 200 times smaller.
 ROUNDING = 2.0**-57
-# The largest rounding error of a correction, relative to the residual at the start.  It is above one, because
-# the estimate of this error may be ten times too large.
+# A correction is accepted up to this estimated rounding error, relative to the residual at the start.  It is
+# above one, because the estimate may be ten times too large.
 LOSABLE = 4.0
 
 
@@ -65,8 +65,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     norm : float
         Infinity norm of the operator, for the rounding errors of the correction; with 0 they are ignored.
     give_up : callable, (steps, reduction) -> bool, optional
-        Called after step 20 and each later step with the largest reduction of the columns that are not
-        done.  The cycle ends if it returns True.
+        Called after step 20 and each later step.  `reduction` is the largest quotient of a residual and that
+        at the start, of the columns that are not done.  The cycle ends if it returns True.
 
     Returns
     -------
@@ -261,7 +261,7 @@ class _Triangle:
 
     @property
     def worst(self):
-        """The largest reduction among the columns that are not done."""
+        """The largest quotient of a residual and that at the start, of the columns that are not done."""
         return self.reduction[~self.done].max()
 
     def solve(self):

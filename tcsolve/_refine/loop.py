@@ -24,7 +24,7 @@ __all__ = ["Refined", "refine_columns"]
 KRYLOV_BYTES = 1 << 30
 # Number of vectors per column that classical refinement uses, and that are free during a Krylov method.
 VECTORS_DONE = 4
-# The smallest reduction that a cycle can reach.
+# The smallest quotient of the residuals after and before a cycle that can be reached.
 LEAST_REDUCTION = 2.0**-46
 # The reductions of the preconditioned residual at which cycles of GMRES end, unless the plan has another one.
 # The first is that of Carson and Higham.  It is too large if the preconditioned matrix is ill-conditioned: a
@@ -192,8 +192,8 @@ def refine_columns(
     preconditioned operator of moderate condition [1]_.
 
     This limit holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in
-    the precision u_f have no correct digit.  Then FGMRES multiplies by a matrix that changes from step to
-    step, and its basis loses all digits of the correction; `precise` avoids that.
+    the precision u_f have no correct digit.  Then the preconditioner is another one in each step, and
+    the rounding errors of the correction may exceed the residual; `precise` avoids that.
 
     References
     ----------

@@ -104,7 +104,7 @@ def described(rates):
     source = (
         f"measured {rates.date}"
         if rates.date
-        else "of a host with two cores and of an H200 came with tcsolve; 'tcsolve warm' measures this machine"
+        else "that came with tcsolve (2 cores, an H200); 'tcsolve warm' measures this machine"
     )
     return {
         "device choice": f"rates {source}",

@@ -24,7 +24,8 @@ FEW = 24
 def vectors(n, char):
     """Return (g, limit) for answers of a dtype, by its char: g has shape (n, number of vectors).
 
-    If ``||A|| ||A**-1 g||`` in infinity norms is below the limit for all g, rcond is above eps.
+    If ``||A|| ||A**-1 g||`` in infinity norms is below the limit for all g, rcond is taken to be above eps;
+    the module says how seldom this is wrong.
     """
     count, margin = VECTORS[char in "fF"]
     g = np.random.default_rng(0).standard_normal((n, count))
@@ -33,7 +34,7 @@ def vectors(n, char):
 
 
 def least_rcond(factors, n, norm, dtype, wide):
-    """Return a lower bound of rcond that is above eps, or 0.
+    """Return a number above eps that is very likely a lower bound of rcond, or 0.
 
     Parameters
     ----------

@@ -80,7 +80,8 @@ def matrix_to_factor(system, how, copy):
     scaling, ops = system.scaling_for(how), system.ops
     dtype = dtype_of_factors(how, system.is_complex)
     row, col = (None, None) if scaling is None else (scaling.row, scaling.col)
-    if how.native:  # the factors overwrite it, so it must be contiguous and not on a tape
+    if how.native:
+        # The factors overwrite it, so it must be contiguous and not in the memory of a graph.
         copy = ops.xp.empty(system.a.shape, dtype)
     elif copy is not None and scaling is None and system.frame is None:
         return copy

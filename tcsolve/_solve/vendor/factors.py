@@ -96,7 +96,7 @@ class Paired:
 
 
 class Later:
-    """The factors of systems that one launch has solved; the first solve with them computes them.
+    """The factors of systems that one launch has solved; they are computed when `solve` is first called.
 
     `probes` is the number of random vectors that are solved for together with b.
     """

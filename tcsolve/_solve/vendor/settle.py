@@ -77,7 +77,7 @@ def _settled_one(ops, system, x, factors, least, error):
 
 
 def _by_diagonal(ops, a):
-    """Return a function that divides rows by the diagonal of a: a solve if a is dominant, without factors."""
+    """Return a function that divides rows by the diagonal of a: nearly a solve if a is dominant."""
     diagonal = ops.xp.diagonal(a, axis1=1, axis2=2)[:, None]
     return lambda rows: rows / diagonal
 

@@ -36,10 +36,10 @@ TOLD_FROM = 16
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n for which one launch solves one system, and a stack, unless it is that of solve_cholesky.cu,
-# which has its own limit.  For larger n, `factor_and_solve` is faster.  Triangles have limits of their own:
-# the launch takes as many operations for them as for full matrices, while the library takes fewer; and for a
-# single real triangle in FP64 there are other kernels.
+# The largest n that one launch solves, for one system and for a stack.  The launch of solve_cholesky.cu has
+# its own limit.  For larger n, `factor_and_solve` is faster.  Triangles have limits of their own: the launch
+# takes as many operations for them as for full matrices, while the library takes fewer; and for a single real
+# triangle in FP64 there are other kernels.
 MOST_ALONE = {"general": 96, "positive definite": 64}
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 640, "positive definite": 512}
