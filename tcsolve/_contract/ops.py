@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from tcsolve._contract.lu import LUOps
 from tcsolve._contract.stacks import Stacks
 
-__all__ = ["Begun", "Ops", "RowStats"]
+__all__ = ["BegunSurvey", "Ops", "RowStats"]
 
 
 class RowStats(Protocol):
@@ -32,7 +32,7 @@ class RowStats(Protocol):
     total: Any
 
 
-class Begun(NamedTuple):
+class BegunSurvey(NamedTuple):
     """A survey that was started.
 
     Attributes
@@ -140,11 +140,11 @@ class Ops(Protocol):
     # ---- norms and scaling -----------------------------------------------------------------
 
     def extremes(self, a, dtype=None):
-        """Start the survey of a square a; return it as `Begun`.
+        """Start the survey of a square a; return it as `BegunSurvey`.
 
         The numbers are the largest and the smallest row sum of |a_ij|, the largest and the smallest column
         sum of |a_ij|, the minimum of 2 |a_ii| - row_sum_i, and the minimum of 3 |a_jj| - col_sum_j.  NaN
-        propagates.  a must not change before `Begun.wait` has returned.
+        propagates.  a must not change before `BegunSurvey.wait` has returned.
 
         The copy is `cast_scaled(a, None, None, dtype)`, if the survey makes it in the same pass over a.
         """

@@ -84,7 +84,7 @@ def survey(ops, a):
 
 
 def begin_survey(ops, a, dtype=None):
-    """Start the survey of a; return a `_contract.ops.Begun`, whose `wait` returns the `Survey`."""
+    """Start the survey of a; return a `BegunSurvey`, whose `wait` returns the `Survey`."""
     begun = ops.extremes(a, dtype)
 
     return begun._replace(wait=lambda: Survey.of(*begun.wait()))
@@ -143,7 +143,7 @@ class Sweep(NamedTuple):
     z: Any
 
 
-class Begun(NamedTuple):
+class FirstSweeps(NamedTuple):
     """The first part of `condest`, which is launched without reading anything.
 
     Attributes
@@ -190,7 +190,7 @@ def condest(ops, a, norm_one, solve, solve_adjoint, begun=None):
         return Condition(0.0, None, _infinite)
     n = len(a)
     found, rest = begun or begin_condest(ops, n, solve, solve_adjoint)
-    begun = Begun(found, *rest)
+    begun = FirstSweeps(found, *rest)
     (found,), climbed = ops.host(begun.found), list(begun.sweeps)
     start, alternative = float(found[0]), 2 * float(found[1]) / (3 * n)
     rows, held = found[2:][: 3 * len(climbed)].reshape(-1, 3), found[2 + 3 * len(climbed) :]
@@ -311,7 +311,7 @@ def sweeps_at_once(n, dominant):
 def begin_condest(ops, n, solve, solve_adjoint, sweeps=SWEEPS_AT_ONCE):
     """Launch the first sweeps of `condest` without reading anything back.
 
-    Return `Begun.found`, and a tuple of the other fields of `Begun`.
+    Return `FirstSweeps.found`, and a tuple of the other fields of `FirstSweeps`.
     """
     found, probes = ops.xp.empty(2 + 3 * sweeps), ops.probes(n)
     solutions = solve(probes)  # one solve for all probes

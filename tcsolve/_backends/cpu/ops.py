@@ -11,7 +11,7 @@ from tcsolve._backends.cpu import gemm as cpu_gemm
 from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import HostLU, column_max
 from tcsolve._backends.cpu.short_chains import product
-from tcsolve._contract.ops import Begun
+from tcsolve._contract.ops import BegunSurvey
 from tcsolve._contract.vectors import held, signs, steepest
 from tcsolve._locks import delays_fork
 
@@ -70,7 +70,7 @@ class NumpyOps:
             low, top = np.minimum.reduce, np.maximum.reduce  # faster than min() and max()
             dominance = low(2.0 * size - rows), low(3.0 * size - cols)
         found = top(rows), low(rows), top(cols), low(cols), *dominance
-        return Begun(lambda: tuple(map(float, found)), None, False)
+        return BegunSurvey(lambda: tuple(map(float, found)), None, False)
 
     def row_stats(self, a, col_scale=None):
         return HostRowStats(a, col_scale)

@@ -31,7 +31,7 @@ from tcsolve._backends.cuda.runtime.async_read import Sent, reading
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import gemm_strided, ld
 from tcsolve._backends.cuda.runtime.current_device import guarded, turns_into_memory_error
-from tcsolve._contract.ops import Begun
+from tcsolve._contract.ops import BegunSurvey
 from tcsolve._contract.schedule import goes_early
 from tcsolve._contract.vectors import held, signs, steepest
 from tcsolve._paths import paths
@@ -120,7 +120,7 @@ class CupyOps:
         # Launch the kernel in the stream of the reader, so that later work in the current stream need not
         # wait.
         read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
-        return Begun(lambda: tuple(read()[0].tolist()), copy, early)
+        return BegunSurvey(lambda: tuple(read()[0].tolist()), copy, early)
 
     def _survey(self, a):
         """Return sums of |a_ij|, and a copy of a in FP32.
