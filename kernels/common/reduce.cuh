@@ -54,18 +54,18 @@ __device__ __forceinline__ int smallest_of_warp(int v) { return -largest_of_warp
 __device__ __forceinline__ unsigned smallest_of_warp(unsigned v) { return __reduce_min_sync(ALL_LANES, v); }
 #endif
 
-// Over a block of WARPS warps, for each of COUNT numbers.
-template <int WARPS, int COUNT, typename Join>
-__device__ __forceinline__ void all_over_block(double (&v)[COUNT], Join join) {
-    __shared__ double of_warp[COUNT][WARPS];
+// Over a block of WARPS warps, for each of VALUES numbers.
+template <int WARPS, int VALUES, typename Join>
+__device__ __forceinline__ void all_over_block(double (&v)[VALUES], Join join) {
+    __shared__ double of_warp[VALUES][WARPS];
     #pragma unroll
-    for (int q = 0; q < COUNT; ++q) v[q] = over_lanes(v[q], join);
+    for (int q = 0; q < VALUES; ++q) v[q] = over_lanes(v[q], join);
     __syncthreads();  // all have read the values of the call before
     #pragma unroll
-    for (int q = 0; q < COUNT; ++q) if (threadIdx.x % WARP == 0) of_warp[q][threadIdx.x / WARP] = v[q];
+    for (int q = 0; q < VALUES; ++q) if (threadIdx.x % WARP == 0) of_warp[q][threadIdx.x / WARP] = v[q];
     __syncthreads();
     #pragma unroll
-    for (int q = 0; q < COUNT; ++q) {
+    for (int q = 0; q < VALUES; ++q) {
         v[q] = of_warp[q][0];
         #pragma unroll
         for (int w = 1; w < WARPS; ++w) v[q] = join(v[q], of_warp[q][w]);

@@ -205,7 +205,10 @@ def test_the_table_of_bf16_factors_is_made(published, monkeypatch, tmp_path):
         assert row["kappa"] == pytest.approx(1e2) and row["theirs scaled"] == 2e2
     best, plain = rows[1]["as they count"], rows[1]["multiplier 1"]
     assert all(3 <= u <= v for u, v in zip(best, plain, strict=True))
-    assert "In the column 'as they count' the medians of" in path.with_suffix(".md").read_text()
+    assert (
+        "In the column 'as they count' the median agrees with their count in"
+        in path.with_suffix(".md").read_text()
+    )
 
 
 def test_a_count_of_the_definite_table_is_explained_only_by_a_run(published):
@@ -305,7 +308,7 @@ def test_a_page_is_judged_again_without_a_run(published, monkeypatch, tmp_path):
     assert found["rows"][0]["verdict"].endswith("counted as they do, theirs is within the range")
     page = path.with_suffix(".md").read_text()
     assert "| one | 32 | 22 | 38.5 (29 to 43) | the count depends on b" in page
-    assert "the medians of 0 rows agree, and 1 of theirs are within the range" in page
+    assert "their count in 0 rows, and their count is within the range in 1 rows" in page
 
 
 def test_the_page_counts_what_no_rule_explains(published):
@@ -327,7 +330,8 @@ def test_the_range_of_several_counts_is_told(script):
     assert cell([2, None]) == "– (2 to –)" and cell([None]) == "–"
     rows = [{"theirs": 3, "some": [3, 9, 3]}, {"theirs": 3, "some": [9]}]
     assert page.of_medians(rows) == (
-        " In the column 'some' the medians of 1 rows agree, and 1 of theirs are within the range."
+        " In the column 'some' the median agrees with their count in 1 rows, and their count is within the "
+        "range in 1 rows."
     )
 
 
@@ -360,7 +364,7 @@ def test_the_table_of_scalings_is_made(published, monkeypatch, tmp_path):
         assert single["every operation"] < double["every operation"]
         assert max(single["rounded once"]) < min(double["rounded once"])
     text = path.with_suffix(".md").read_text()
-    assert "In the column 'rounded once' the medians of" in text and "\n6 rows: " in text
+    assert "In the column 'rounded once' the median agrees with" in text and "\n6 rows: " in text
     assert "1 of 1 rows agree in both decimal places" in text
     assert "| made | 40 | 0.00 | 0.00 | 0.00 | 0.00 | 0.00 | agree |" in text
 
