@@ -44,7 +44,7 @@ def page(table, facts, how):
         "",
         f"{count(real)} matrices of the SuiteSparse collection, n from {least(real, 'n')} to "
         f"{most(real, 'n')}, and {count(made)} generated ones; {len(runs)} runs, study {runs[0]['study']}. "
-        f"Left out: {len(skipped)} ({reasons(skipped)}). {how} b = A x with a random x.",
+        f"Left out: {len(skipped)} ({reasons(skipped)}){beyond(table.rows)}. {how} b = A x with a random x.",
         "",
         "ir is classical refinement. fgmres is flexible GMRES with the factors as right preconditioner. "
         "gmres is GMRES-IR: GMRES with left preconditioning by the factors, which are applied in FP64. Both "
@@ -84,6 +84,12 @@ def page(table, facts, how):
 def left_out(rows):
     """Return the rows of skipped matrices, without the row that counts those outside the limits of n."""
     return [r for r in rows if r["status"] == "SKIPPED" and not glob.has_magic(r["matrix"])]
+
+
+def beyond(rows):
+    """Return the words about matrices outside of the limits of n, if there are any."""
+    found = [r["reason"] for r in rows if r["status"] == "SKIPPED" and glob.has_magic(r["matrix"])]
+    return "".join(f"; {reason}" for reason in found)
 
 
 def models(runs):

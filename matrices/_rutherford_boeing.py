@@ -106,8 +106,7 @@ def _numbers(file, lines, form, count, kind):
     each, width = form
     numbers, found = np.empty(count, kind), 0
     for line in islice(file, lines):
-        line = line.rstrip("\n")
-        words = [line[i : i + width] for i in range(0, min(len(line), each * width), width)]
+        words = _words(line.rstrip(), min(each, count - found) if found < count else each, width)
         words = [word.upper().replace("D", "E") for word in words if word.strip()]
         if any("_" in word for word in words):  # Python would take 1_0 for 10
             raise ValueError(f"it has a line with a word that is not a number: {line.strip()!r}")
@@ -118,6 +117,19 @@ def _numbers(file, lines, form, count, kind):
     if found != count:
         raise ValueError(f"it should have {count} numbers in {lines} lines, and has {found}")
     return numbers
+
+
+def _words(line, expected, width):
+    """Return the words of a line that should have `expected` numbers of `width` characters.
+
+    SciPy writes lines whose numbers are narrower than its header says.
+    """
+    if len(line) != expected * width:
+        if len(words := line.split()) == expected:
+            return words
+        if len(line) % expected == 0:
+            width = len(line) // expected
+    return [line[i : i + width] for i in range(0, min(len(line), expected * width), width)]
 
 
 def _dense(shape, pointers, indices, values, symmetry):

@@ -6,7 +6,15 @@ import textwrap
 import numpy as np
 
 from tcsolve._errors import InputError
-from tcsolve._study.layout import fit, grid, heading, legend_below, legend_under, panels
+from tcsolve._study.layout import (
+    fit,
+    grid,
+    heading,
+    legend_below,
+    legend_under,
+    panels,
+    wrapped,
+)
 from tcsolve._study.looks import (
     MOST_CURVES,
     NAMES,
@@ -25,8 +33,9 @@ __all__ = ["DRAWINGS", "performance_profile"]
 # Largest number of matrices in a picture of histories with one group of plans.  With several groups each
 # matrix has its own rows of panels: at most MOST_ROWS in all, each with at most MOST_COLUMNS panels.
 MOST_MATRICES, MOST_ROWS, MOST_COLUMNS = 9, 5, 4
-# Heights of the panels of histories in inches: they share PAGE_HEIGHT within these limits.
-LOWEST, HIGHEST, PAGE_HEIGHT = 1.15, 1.8, 5.75
+# Heights of the panels of histories in inches: they share PAGE_HEIGHT within these limits.  If the picture
+# with its legends is higher than PAGE, it has only one matrix.
+LOWEST, HIGHEST, PAGE_HEIGHT, PAGE = 1.15, 1.8, 5.75, 11
 # In a picture of points for more than MANY_POINTS matrices, a panel has at most FEW_PLANS plans.
 MANY_POINTS, FEW_PLANS = 30, 4
 # The marks of failed runs of each plan are higher than those of the plan before by this factor.
@@ -41,8 +50,18 @@ def _histories(figure, table, matrix=None):
     groups, shared = groups_of(rows), shared_words(rows)
     lines, every = -(-len(groups) // MOST_COLUMNS), len(names)
     most = MOST_MATRICES if len(groups) == 1 else max(1, MOST_ROWS // lines)
-    if every > most:
-        names = [names[int(i)] for i in np.linspace(0, every - 1, most)]
+    for count in (most, 1):
+        some = names
+        if every > count:
+            some = [names[int(i)] for i in np.linspace(0, every - 1, count)]
+        figure.clear()
+        _histories_of(figure, rows, some, every, groups, shared)
+        if figure.get_size_inches()[1] <= PAGE:
+            break
+
+
+def _histories_of(figure, rows, names, every, groups, shared):
+    """Draw the histories of some of `every` matrices."""
     axes = _history_panels(figure, len(names), groups)
     for ax, (name, group) in zip(axes, [(m, g) for m in names for g in groups], strict=True):
         here = [row for row in rows if row["matrix"] == name]
@@ -50,7 +69,7 @@ def _histories(figure, table, matrix=None):
         if group is groups[0]:
             ax.set_title(_titled(here[0], 36 * len(groups)), loc="left")
         if name == names[0] and len(groups) > 1:
-            ax.set_title(group.title + "\n")
+            ax.set_title(wrapped(group.title, _history_width(groups)) + "\n")
     some = "" if len(names) == every else f" ({len(names)} of {every} matrices)"
     heading(
         figure,
@@ -69,9 +88,8 @@ def _history_panels(figure, matrices, groups):
         axes = panels(figure, matrices, sharey=True)
         legend_below(figure, groups[0].looks)
     else:
-        columns = min(len(groups), MOST_COLUMNS)
+        columns, width = min(len(groups), MOST_COLUMNS), _history_width(groups)
         lines = -(-len(groups) // columns)
-        width = max(1.75, 7 / columns)
         places = grid(figure, matrices * lines, columns, width, sharey=True)
         axes = []
         for i in range(matrices):
@@ -85,6 +103,11 @@ def _history_panels(figure, matrices, groups):
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel("backward error")
     return axes
+
+
+def _history_width(groups):
+    """Return the width of a panel in inches, for several groups."""
+    return 7 / min(len(groups), MOST_COLUMNS)
 
 
 def _history_panel(ax, rows, group):
@@ -120,7 +143,8 @@ def _steps(figure, table, x="kappa"):
     if not sweep:
         groups = [Group(g.title, {p: g.looks[p] | MARKS_ONLY for p in g.looks}) for g in groups]
     most = max((row["steps"] for row in rows if row["converged"]), default=1)
-    for ax, group in zip(_group_panels(figure, groups), groups, strict=True):
+    axes = _group_panels(figure, groups, NAMES.get(x, words(x)))
+    for ax, group in zip(axes, groups, strict=True):
         _steps_panel(ax, rows, group, x, 1.6 * max(most, 2))
     ends = 0.6 * min(row[x] for row in rows), max(row[x] for row in rows) / 0.6
     for ax in figure.axes:
@@ -151,24 +175,27 @@ def _steps_panel(ax, rows, group, x, top):
     ax.text(
         0.01, end * 1.8, " not converged", va="top", fontsize=7, transform=ax.get_yaxis_transform()
     )
-    ax.set(xscale="log", yscale="log", xlabel=NAMES.get(x, words(x)), ylabel="steps to converge")
+    ax.set(xscale="log", yscale="log", ylabel="steps to converge")
     ax.set_ylim(0.4, end * 2)
     ax.set_yticks([1, *(10**k for k in range(1, 6) if 10**k < top / 1.15)])
     ax.yaxis.set_major_formatter("{x:g}")
     ax.yaxis.set_minor_locator(NullLocator())
 
 
-def _group_panels(figure, groups):
-    """Return axes for each group, with its title and legend."""
+def _group_panels(figure, groups, label):
+    """Return axes for each group, with its title and legend, and the label of the x axis."""
     if len(groups) == 1:
         axes = grid(figure, 1, 1, 5.2)
         legend_below(figure, groups[0].looks)
+        axes[0].set_xlabel(label)
         return axes
     columns = 2 if len(groups) <= 4 else 3
-    axes = panels(figure, len(groups), columns=columns, width=7 / columns)
+    width = 7 / columns
+    axes = panels(figure, len(groups), columns=columns, width=width)
     for ax, group in zip(axes, groups, strict=True):
-        ax.set_title(group.title)
-        legend_under(ax, group.looks, 7 / columns)
+        ax.set_title(wrapped(group.title, width))
+        ax.set_xlabel(wrapped(label, width))
+        legend_under(ax, group.looks, width)
     return axes
 
 
@@ -187,15 +214,15 @@ def _profile(figure, table, measure="steps"):
     matrices = max(count for _, count in curves.values())
     most = max((ratios[-1] for ratios, _ in curves.values() if len(ratios)), default=1.0)
     end = max(2.0, most * 1.15)
-    for ax, group in zip(_group_panels(figure, groups), groups, strict=True):
+    compared = "steps + 1" if measure == "steps" else NAMES.get(measure, words(measure))
+    axes = _group_panels(figure, groups, f"({compared}) / (that of the best plan), at most")
+    for ax, group in zip(axes, groups, strict=True):
         for plan, (ratios, count) in curves.items():
             look = group.looks.get(plan, {"color": "0.85", "linewidth": 0.5, "zorder": 1})
             _profile_curve(ax, ratios, count, end, look)
         ax.set_xscale("log", base=2)
         ax.set(xlim=(1, end), ylim=(0, 1.03), ylabel="share of the matrices")
         ax.xaxis.set_major_formatter("{x:g}")
-        compared = "steps + 1" if measure == "steps" else NAMES.get(measure, words(measure))
-        ax.set_xlabel(f"({compared}) / (that of the best plan), at most")
     others = "; in grey: the plans of the other panels" if len(groups) > 1 else ""
     title = f"Performance profile of {words(measure)} ({counted(matrices)}){others}"
     heading(figure, title, shared_words(table.ran))
@@ -224,7 +251,7 @@ def performance_profile(rows, measure):
     -------
     dict of str to (ndarray, int)
         For each plan, the sorted ratios of its values to those of the best plan, where it has converged; and
-        the number of matrices that some plan solves.
+        the number of all matrices, also of those that no plan solves.  Empty if no plan solves any.
     """
     values = {}
     for row in rows:
@@ -236,7 +263,7 @@ def performance_profile(rows, measure):
         plans[row["plan"]] = value if row["converged"] and value is not None else math.inf
     solved = [plans for plans in values.values() if min(plans.values()) < math.inf]
     names = dict.fromkeys(row["plan"] for row in rows)
-    return {plan: (_ratios(solved, plan), len(solved)) for plan in (names if solved else ())}
+    return {plan: (_ratios(solved, plan), len(values)) for plan in (names if solved else ())}
 
 
 def _ratios(solved, plan):

@@ -2,7 +2,9 @@
 
 import textwrap
 
-__all__ = ["LETTER", "fit", "grid", "heading", "legend_below", "legend_under", "panels"]
+__all__ = [
+    *("LETTER", "fit", "grid", "heading", "legend_below", "legend_under", "panels", "wrapped"),
+]
 
 # Width of a letter of 8 points, in inches.
 LETTER = 0.061
@@ -49,6 +51,12 @@ def heading(figure, text, shared=""):
     figure.suptitle("\n".join(line for t in told for line in textwrap.wrap(t, wide)), fontsize=8)
 
 
+def wrapped(text, inches):
+    """Return text in lines that are at most so wide; formulas are not cut."""
+    how = {"break_long_words": False, "break_on_hyphens": False}
+    return "\n".join(textwrap.wrap(text, int(inches / LETTER) - 3, **how))
+
+
 def legend_below(figure, looks):
     """Put one legend for all axes below them."""
     lines, columns = _shared_out(looks, int(figure.get_size_inches()[0] * 12))
@@ -62,7 +70,8 @@ def legend_under(ax, looks, width):
         handles=lines,
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
-        borderaxespad=4.8,  # in font sizes: room for the labels of the x axis
+        # In font sizes: room for the label of the x axis.
+        borderaxespad=4.8 + 1.4 * ax.get_xlabel().count("\n"),
         ncols=columns,
         fontsize=6.5,
         handlelength=3.2,

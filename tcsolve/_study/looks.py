@@ -162,22 +162,38 @@ def _usual(key, found, row):
 
 
 def _parted(words, most):
-    """Return lists of at most `most` plans; plans that differ only in the update stay together."""
+    """Return lists of at most `most` plans; plans that differ only in the update stay together.
+
+    Plans of one list differ in one more field, if this does not take many more lists.
+    """
     if len(words) <= most:
         return [list(words)]
     blocks = {}
     for plan, found in words.items():
-        rest = tuple(word for key, word in found.items() if key != "update")
+        rest = tuple((key, word) for key, word in found.items() if key != "update")
         blocks.setdefault(rest, []).append(plan)
+    alike = _packed(blocks, most, 1)
+    return alike if len(alike) <= -(-len(words) // most) + 1 else _packed(blocks, most, None)
+
+
+def _packed(blocks, most, apart):
+    """Put blocks of plans into lists; those of a list differ in at most `apart` fields, if it is given."""
     parts = []
-    for block in blocks.values():
+    for rest, block in blocks.items():
         for start in range(0, len(block), most):
             piece = block[start : start + most]
-            room = next((part for part in parts if len(part) + len(piece) <= most), None)
-            if room is None:
-                parts.append(room := [])
-            room += piece
-    return parts
+            fitting = (
+                (rests, plans)
+                for rests, plans in parts
+                if len(plans) + len(piece) <= most
+                and (apart is None or all(len(set(rest) - set(r)) <= apart for r in rests))
+            )
+            rests, plans = next(fitting, ([], []))
+            if not plans:
+                parts.append((rests, plans))
+            rests.append(rest)
+            plans += piece
+    return [plans for _, plans in parts]
 
 
 def _common(words):

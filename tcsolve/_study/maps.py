@@ -1,12 +1,13 @@
 """Two kinds of pictures: the heat map of matrices and plans, and spectra in the complex plane."""
 
+import itertools
 import math
 import textwrap
 
 import numpy as np
 
 from tcsolve._errors import InputError
-from tcsolve._study.layout import LETTER, fit, grid, heading, panels
+from tcsolve._study.layout import LETTER, fit, grid, heading, panels, wrapped
 from tcsolve._study.looks import chosen, groups_of, require_numbers, shared_words, words
 
 __all__ = ["DRAWINGS", "heatmap_pages"]
@@ -25,6 +26,9 @@ HEIGHTS = ((30, 0.16, 6), (math.inf, 0.105, 5))
 # Least height of the axes of a heat map, and width of a letter divided by its size.
 LEAST_HEIGHT, SLENDER = 1.0, 0.62
 MOST_SPECTRA = 5
+# Height of a line of the names of plans, in inches.
+LINE = 0.11
+WHOLE_WORDS = {"break_long_words": False, "break_on_hyphens": False}
 GREY = 0.86
 
 
@@ -54,7 +58,7 @@ def _heatmap(figure, table, measure="steps", page=1):
     ax.imshow(grey, aspect="auto")
     texts = _numbers(ax, cells, failed, norm, min(letter, 5.5 if width < 0.3 else letter))
     tall = max(LEAST_HEIGHT, height * len(matrices))
-    _heatmap_axes(ax, groups, matrices, letter, int(tall / LETTER))
+    _heatmap_axes(ax, groups, matrices, letter, int(tall / LETTER), width)
     _bar(figure, ax, image, words(measure))
     letters = ", ".join(f"{v} {k.lower()}" for k, v in LETTERS.items() if v in failed.values())
     grey_is = "; grey: not converged" + (f" ({letters})" if letters else "") if failed else ""
@@ -137,25 +141,30 @@ def _brief(value):
     return f"{mantissa}e{int(exponent)}"
 
 
-def _heatmap_axes(ax, groups, matrices, letter, most_letters):
+def _heatmap_axes(ax, groups, matrices, letter, most_letters, width):
     """Write the names of the matrices and plans, and a line and a title for each group of plans.
 
-    The label of the matrices has lines of at most `most_letters` letters.
+    The label of the matrices has lines of at most `most_letters` letters.  Cells are `width` inches wide.
     """
     looks = [look for group in groups for look in group.looks.values()]
-    labels = ["\n".join(textwrap.wrap(look["label"], 20)) for look in looks]
+    labels = _in_lines([look["label"] for look in looks], max(1, int(width / LINE)))
     ax.grid(False)
     ax.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6.5)
     ax.set_yticks(range(len(matrices)), matrices, fontsize=letter)
     label = textwrap.wrap(r"matrices, from small (top) to large $\kappa$", most_letters)
     ax.set_ylabel("\n".join(label))
+    titles = [group.title.replace(", ", "\n") for group in groups]
+    too_wide = any(
+        max(map(len, title.split("\n"))) * LETTER > width * len(group.looks)
+        for title, group in zip(titles, groups, strict=True)
+    )
     start = -0.5
-    for group in groups:
+    for title, group in zip(titles, groups, strict=True):
         end = start + len(group.looks)
         if len(groups) > 1:
             place = ((start + end) / 2, 1)
             ax.annotate(
-                group.title.replace(", ", "\n"),
+                title,
                 place,
                 (0, 3),
                 xycoords=ax.get_xaxis_transform(),
@@ -163,10 +172,19 @@ def _heatmap_axes(ax, groups, matrices, letter, most_letters):
                 ha="center",
                 va="bottom",
                 fontsize=6.5,
+                rotation=90 if too_wide else 0,
             )
         if end < len(labels) - 0.5:
             ax.axvline(end, color="white", linewidth=2.5)
         start = end
+
+
+def _in_lines(labels, most):
+    """Return the labels in at most `most` lines each."""
+    for letters in itertools.count(20):
+        found = [textwrap.wrap(label, letters, **WHOLE_WORDS) for label in labels]
+        if max(map(len, found)) <= most:
+            return ["\n".join(lines) for lines in found]
 
 
 def _spectrum(figure, table, matrix=None):
@@ -181,7 +199,7 @@ def _spectrum(figure, table, matrix=None):
     _eigenvalues(before, rows[0]["spectrum"]["before"], "0.3", "$A$", 0)
     for ax, row in zip(after, rows, strict=True):
         look = looks[row["plan"]]
-        title = rf"$M^{{-1}} A - I$, {look['label']}"
+        title = "$M^{-1} A - I$,\n" + wrapped(look["label"], 2.35)
         _eigenvalues(ax, row["spectrum"]["after"], look["color"], title, 1)
     for ax in (before, *after):
         if ax.get_subplotspec().is_first_col():

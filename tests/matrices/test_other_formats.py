@@ -52,6 +52,14 @@ def test_a_real_matrix_is_read_with_all_entries(tmp_path, suffix, mark):
     np.testing.assert_array_equal(matrices.load(path).a, DENSE)
 
 
+@pytest.mark.parametrize("size", [1.0, 1e120])
+def test_files_of_scipy_whose_numbers_are_narrower_than_their_header_says_are_read(tmp_path, size):
+    path, a = tmp_path / "scipy.rb", np.random.default_rng(3).standard_normal((7, 7)) * size
+    scipy.io.hb_write(path, scipy.sparse.csc_array(a))
+    assert len(path.read_text().splitlines()[-2]) < 3 * 25  # numbers of 25 characters
+    np.testing.assert_array_equal(matrices.load(path).a, a)
+
+
 @pytest.mark.parametrize(
     "kind, mirror",
     [("rsa", np.asarray), ("cha", np.conj), ("csa", np.asarray), ("rza", np.negative)],

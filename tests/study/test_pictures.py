@@ -6,6 +6,8 @@ import pytest
 
 import tcsolve
 from tcsolve import StudyTable
+from tcsolve._study.curves import performance_profile
+from tcsolve._study.plans import expand_plans
 
 PICTURES = ("histories", "steps", "profile")
 UPDATES = ("fp16", "bf16", "fp16@v100", "fp32")
@@ -71,6 +73,49 @@ def is_inside(figure, box):
         and whole.y0 <= box.y0 + 1
         and box.y1 <= whole.y1 + 1
     )
+
+
+FIELDS = {
+    "precision": ["fp16", "bf16", "fp32"],
+    "method": ["fgmres", "cg"],
+    "inner_tol": [1e-2, 1e-4],
+    "preconditioner": ["fp64", "factors"],
+    "residual": ["fp64", "double-double"],
+}
+
+
+@pytest.mark.parametrize("kind", [*PICTURES, "heatmap"])
+def test_plans_that_differ_in_many_fields_have_texts_that_do_not_touch(matplotlib, kind):
+    figure = made_up(4, [plan.label for plan in expand_plans(FIELDS)]).draw(kind)
+    axes = shown(figure)
+    boxes = [ax.get_tightbbox() for ax in axes]
+    assert not any(overlap(a, b) for a, b in itertools.combinations(boxes, 2))
+    if kind == "heatmap":
+        names = [label.get_window_extent() for label in axes[0].get_xticklabels()]
+        titles = [t.get_window_extent() for t in axes[0].texts if t.get_rotation() == 90]
+        for row in (names, titles):
+            assert not any(overlap(a, b) for a, b in itertools.pairwise(row))
+
+
+def overlap(a, b):
+    """Tell whether two boxes overlap by more than two pixels in both directions."""
+    return min(a.x1, b.x1) - max(a.x0, b.x0) > 2 and min(a.y1, b.y1) - max(a.y0, b.y0) > 2
+
+
+def test_a_profile_counts_matrices_that_no_plan_solves():
+    rows = [
+        {"matrix": name, "plan": plan, "converged": good, "steps": steps}
+        for name, plan, good, steps in (
+            *(("one", "p", True, 1), ("one", "q", True, 3), ("two", "p", True, 4)),
+            *(("two", "q", False, 9), ("three", "p", False, 9), ("three", "q", False, 9)),
+        )
+    ]
+    curves = performance_profile(rows, "steps")
+    assert {plan: (list(ratios), count) for plan, (ratios, count) in curves.items()} == {
+        "p": ([1.0, 1.0], 3),
+        "q": ([2.0], 3),
+    }
+    assert performance_profile(rows[-2:], "steps") == {}
 
 
 @pytest.mark.parametrize("matrices", [1, 3, 4, 6, 40])

@@ -599,6 +599,11 @@ def test_processes_take_arrays_and_share_the_plans_of_one_matrix():
     assert {row["matrix"] for row in table.ran} == {"mine"}
 
 
+def test_energy_is_refused_for_several_processes():
+    with pytest.raises(tcsolve.InputError, match="energy=True needs jobs=1, got 2"):
+        quiet("gen:gauss:n=20", "fp32", energy=True, jobs=2)
+
+
 def test_plans_that_only_refine_differently_share_factors_and_keep_their_answers():
     plans = [
         {"precision": ["fp16", "fp32"], "method": ["ir", "fgmres", "gmres"]},

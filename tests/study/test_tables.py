@@ -301,7 +301,7 @@ def test_a_performance_profile_is_that_of_dolan_and_more():
     ]
     curves = performance_profile(rows, "seconds")
     assert curves["x"][0].tolist() == [1, 2] and curves["y"][0].tolist() == [1, 1, 2]
-    assert curves["x"][1] == curves["y"][1] == 3  # no plan solves d
+    assert curves["x"][1] == curves["y"][1] == 4  # no plan solves d
 
 
 def test_missing_matplotlib_names_the_extra(table, monkeypatch):
