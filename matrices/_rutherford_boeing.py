@@ -106,7 +106,7 @@ def _numbers(file, lines, form, count, kind):
     each, width = form
     numbers, found = np.empty(count, kind), 0
     for line in islice(file, lines):
-        words = _words(line.rstrip(), min(each, count - found) if found < count else each, width)
+        words = _words(line.rstrip(), each, width, min(each, count - found), kind)
         words = [word.upper().replace("D", "E") for word in words if word.strip()]
         if any("_" in word for word in words):  # Python would take 1_0 for 10
             raise ValueError(f"it has a line with a word that is not a number: {line.strip()!r}")
@@ -119,17 +119,27 @@ def _numbers(file, lines, form, count, kind):
     return numbers
 
 
-def _words(line, expected, width):
-    """Return the words of a line that should have `expected` numbers of `width` characters.
+def _words(line, each, width, expected, kind):
+    """Return the words of a line of at most `each` numbers of `width` characters; labels may follow them.
 
-    SciPy writes lines whose numbers are narrower than its header says.
+    SciPy writes lines whose numbers are narrower than its header says.  So in a line that is too short for
+    the `expected` numbers, words are separated by spaces, or else of equal width.
     """
-    if len(line) != expected * width:
-        if len(words := line.split()) == expected:
-            return words
-        if len(line) % expected == 0:
-            width = len(line) // expected
-    return [line[i : i + width] for i in range(0, min(len(line), expected * width), width)]
+    words = _cut(line, each, width)
+    if not 0 < len(line) < expected * width:
+        return words
+    if len(separate := line.split()) == expected:
+        return separate
+    try:
+        for word in words:
+            kind(word.upper().replace("D", "E"))
+    except ValueError:
+        return words if len(line) % expected else _cut(line, expected, len(line) // expected)
+    return words
+
+
+def _cut(line, count, width):
+    return [line[i : i + width] for i in range(0, min(len(line), count * width), width)]
 
 
 def _dense(shape, pointers, indices, values, symmetry):

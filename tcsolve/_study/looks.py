@@ -186,7 +186,7 @@ def _packed(blocks, most, apart):
                 (rests, plans)
                 for rests, plans in parts
                 if len(plans) + len(piece) <= most
-                and (apart is None or all(len(set(rest) - set(r)) <= apart for r in rests))
+                and (apart is None or all(_apart(rest, r) <= apart for r in rests))
             )
             rests, plans = next(fitting, ([], []))
             if not plans:
@@ -194,6 +194,11 @@ def _packed(blocks, most, apart):
             rests.append(rest)
             plans += piece
     return [plans for _, plans in parts]
+
+
+def _apart(one, other):
+    """Return the number of fields in which two tuples of (field, word) differ."""
+    return len({field for field, _ in set(one) ^ set(other)})
 
 
 def _common(words):

@@ -22,7 +22,8 @@ REFINING = ("method", "inner_tol", "contraction", "basis", "max_steps", "precond
 class FactorsInTurn:
     """The factors of a matrix for one plan after the other.
 
-    On the CPU, a plan that differs from the one before only in how it refines gets the same factors.
+    On the CPU, a plan without a fallback that differs from the one before only in how it refines gets the
+    same factors.
 
     Parameters
     ----------
@@ -43,7 +44,9 @@ class FactorsInTurn:
             start = time.perf_counter()
             made = factor(self._a, precision=plan, device=self._device, check_finite=True)
             seconds = time.perf_counter() - start
-            if ladder_of(made).system.ops.device != "cpu" or plan.update == "auto":
+            on_cpu = ladder_of(made).system.ops.device == "cpu"
+            # With a fallback, other factors would need memory beside these.
+            if not on_cpu or plan.update == "auto" or plan.fallback:
                 return made, seconds
             self._known, self._last = fields, (made, seconds, plan.method)
         made, seconds, _ = self._last

@@ -60,6 +60,21 @@ def test_files_of_scipy_whose_numbers_are_narrower_than_their_header_says_are_re
     np.testing.assert_array_equal(matrices.load(path).a, a)
 
 
+@pytest.mark.parametrize("label", ["00000001", "MAT00001", " " * 8])
+def test_labels_after_the_numbers_of_a_line_are_ignored(tmp_path, label):
+    path = tmp_path / "labels.rb"
+    text = rutherford_boeing("rua", DENSE.shape, *parts(DENSE))
+    lines = text.splitlines()
+    path.write_text("\n".join(lines[:4] + [f"{line:78}{label}" for line in lines[4:]]))
+    np.testing.assert_array_equal(matrices.load(path).a, DENSE)
+
+
+def test_a_last_number_may_be_short(tmp_path):
+    path = tmp_path / "short.rb"
+    path.write_text(rutherford_boeing("rua", DENSE.shape, *parts(DENSE)).replace("E+00\n", "\n"))
+    np.testing.assert_array_equal(matrices.load(path).a, DENSE)
+
+
 @pytest.mark.parametrize(
     "kind, mirror",
     [("rsa", np.asarray), ("cha", np.conj), ("csa", np.asarray), ("rza", np.negative)],

@@ -115,8 +115,8 @@ def factor_and_solve(a, kind, b, probes):
 class Eliminated:
     """Matrices (m, n, n) that were eliminated without keeping factors.
 
-    The first solve eliminates them again, which takes less time than factors: nearly always it is the only
-    one, and corrects x.  A later solve, or one with A^H, factors them.
+    The first solve eliminates them again, which takes less time than factors: usually it corrects x, and no
+    other solve follows.  A later solve, or one with A^H, factors them.
     """
 
     def __init__(self, a, kind, columns, info):
@@ -128,7 +128,7 @@ class Eliminated:
 
     def solve(self, rhs, adjoint=False):
         a, kind, columns = self._args
-        is_first, self._is_first = self._is_first, False
+        is_first, self._is_first = self._is_first and "_factors" not in vars(self), False
         if is_first and not adjoint and rhs.dtype == a.dtype and rhs.shape[1] <= columns:
             return eliminate(a, kind, cupy.swapaxes(rhs, 1, 2), 0)[1]
         return self._factors.solve(rhs, adjoint)

@@ -36,11 +36,11 @@ TOLD_FROM = 16
 ALL_READ = (1 << 40, 1 << 40, 0)
 
 
-# The largest n that one launch solves, for one system and for a stack.  The launch of solve_cholesky.cu has
-# its own limit.  For larger n, `factor_and_solve` is faster.  Triangles have limits of their own: the launch
-# takes as many operations for them as for full matrices, while the library takes fewer; and for a single real
-# triangle in FP64 there are other kernels.
-MOST_ALONE = {"general": 96, "positive definite": 64}
+# The largest n that one launch solves, for one system and for a stack.  For larger n, `factor_and_solve` is
+# faster.  A single positive definite system with more than MOST_BY_BLOCK unknowns needs solve_cholesky.cu.
+# Triangles have limits of their own: the launch takes as many operations for them as for full matrices, while
+# the library takes fewer; and for a single real triangle in FP64 there are other kernels.
+MOST_ALONE, MOST_BY_BLOCK = {"general": 96, "positive definite": 216}, 64
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 640, "positive definite": 512}
 MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
@@ -58,7 +58,8 @@ def bytes_at_once(alone, shape, dtype, kind, band):
         most = _most_of(alone, dtype)[kind]
     if k == 0 or (taken := _shape(shape, dtype, (kind, band, alone))) is None:
         return None
-    if n > most and taken.name != "solve_cholesky":
+    by_block = kind == "positive definite" and taken.name == "solve_block"
+    if n > most or alone and by_block and n > MOST_BY_BLOCK:
         return None
     wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
     return taken.work * wide + 8 * (NUMBERS + 2 * k) * m * told
