@@ -202,7 +202,7 @@ def error(results):
 
 
 def ratio(one, other, what):
-    """Divide the number `what`, an error or a time, of one row by that of the other row."""
+    """Return the error or the time, as `what` says, of one row divided by that of the other row."""
     pick = {"error": lambda r: r["max_error"], "time": lambda r: r["seconds"]["median"]}[what]
     return pick(one) / pick(other)
 

@@ -106,8 +106,9 @@ def _numbers(file, lines, form, count, kind):
     each, width = form
     numbers, found = np.empty(count, kind), 0
     for line in islice(file, lines):
-        words = _words(line.rstrip(), each, width, min(each, count - found), kind)
-        words = [word.upper().replace("D", "E") for word in words if word.strip()]
+        text = line.rstrip().upper().replace("D", "E")
+        words = _words(text, each, width, min(each, count - found), kind)
+        words = [word for word in words if word.strip()]
         if any("_" in word for word in words):  # Python would take 1_0 for 10
             raise ValueError(f"it has a line with a word that is not a number: {line.strip()!r}")
         place = numbers[found : found + len(words)]
@@ -132,7 +133,7 @@ def _words(line, each, width, expected, kind):
         return separate
     try:
         for word in words:
-            kind(word.upper().replace("D", "E"))
+            kind(word)
     except ValueError:
         return words if len(line) % expected else _cut(line, expected, len(line) // expected)
     return words
