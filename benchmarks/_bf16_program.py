@@ -1,12 +1,13 @@
 """LU solves until convergence with BF16 factors, counted as the program of a thesis counts them.
 
 The program is Itref.jl of B. Vieublé and A. Buttari.  The LU, the first x, and the corrections of LU-IR are
-in BF16, and every operation is rounded.  GMRES is in FP64; it has left preconditioning with the factors, and
-no restart.
+in BF16, and every operation is rounded.  GMRES has left preconditioning with the factors, and no restart.  It
+has two precisions: that of its vectors, and that of the products with A and M^-1.
 """
 
 from typing import Any, NamedTuple
 
+import ml_dtypes
 import numpy as np
 import scipy.linalg
 import scipy.sparse
@@ -16,7 +17,9 @@ __all__ = [
     "MULTIPLIERS",
     "SOLUTIONS",
     "Counts",
+    "FP64_GMRES",
     "Factors",
+    "GMRES",
     "Problem",
     "by_rows_and_columns",
     "factor",
@@ -28,7 +31,19 @@ __all__ = [
 # The thesis gives the smallest count over these multipliers of the scaled matrix and tolerances of GMRES.
 MULTIPLIERS = (1.0, 1e1, 1e2, 1e3, 1e4)
 INNER_TOLS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
-# Number of random x.  The x of the thesis is not known.
+# The precisions of GMRES: of its vectors, and of its products.  The letters are those of the thesis: the
+# factors are in BF16 (B), the others in BF16, FP32 (S), FP64 (D) or quadruple precision (Q).  In place of Q
+# the products here have the 64 bits of extended precision.
+GMRES = {
+    "BBS": (ml_dtypes.bfloat16, np.float32),
+    "BBD": (ml_dtypes.bfloat16, np.float64),
+    "BSS": (np.float32, np.float32),
+    "BSD": (np.float32, np.float64),
+    "BDD": (np.float64, np.float64),
+    "BDQ": (np.float64, np.longdouble),
+}
+FP64_GMRES = "BDD"
+# Number of random x.  The x of the thesis is not known.  GMRES that is not in FP64 gets only the first.
 SOLUTIONS = 3
 # The forward and the backward error that are asked for, in 2-norms of vectors and the Frobenius norm of A.
 BOUND = 4.44e-16
@@ -36,6 +51,8 @@ BOUND = 4.44e-16
 MOST_CYCLES = 50
 # The largest count of the thesis is 522.
 MOST_SOLVES = 600
+# Columns of a triangle that are solved together, in extended precision.
+BLOCK = 32
 # A zero pivot is replaced by this part of the largest entry, as xGETC2 does with tiny ones.
 U = 2.0**-8
 
@@ -117,8 +134,8 @@ class Problem:
     """
 
     def __init__(self, a, factors, x):
-        self.a, self.factors, self.x = scipy.sparse.csr_array(a), factors, x
-        self._packed = np.asfortranarray(factors.lu, dtype=float)
+        self.factors, self.x = factors, x
+        self._made = {"a": scipy.sparse.csr_array(a)}
         # The entries of each row, side by side, and their columns.
         most = int((a != 0).sum(axis=1).max())
         self._columns = np.argsort(a == 0, axis=1, kind="stable")[:, :most]
@@ -138,12 +155,21 @@ class Problem:
         error = self.x.astype(np.longdouble) - x
         return (self._entries * error[self._columns]).sum(axis=1).astype(float)
 
-    def correct(self, r):
-        """Return d (n,) with L U d = P r, in FP64."""
+    def products(self, dtype):
+        """Return v -> M^-1 A v and v -> M^-1 v for vectors (n,), with all operations in `dtype`."""
+        if dtype not in self._made:
+            packed = np.asfortranarray(self.factors.lu, dtype=dtype)
+            self._made[dtype] = self._made["a"].astype(dtype), packed
+        a, packed = self._made[dtype]
+        triangle = _extended if dtype is np.longdouble else scipy.linalg.solve_triangular
         how = {"check_finite": False}
-        y = r[self.factors.order]
-        y = scipy.linalg.solve_triangular(self._packed, y, lower=True, unit_diagonal=True, **how)
-        return scipy.linalg.solve_triangular(self._packed, y, **how)
+
+        def correct(r):
+            y = r.astype(dtype)[self.factors.order]
+            y = triangle(packed, y, lower=True, unit_diagonal=True, **how)
+            return triangle(packed, y, **how)
+
+        return (lambda v: correct(a @ v.astype(dtype))), correct
 
     def converged(self, x, r):
         """Tell whether the forward and the backward error of x are small enough; r is its residual."""
@@ -152,7 +178,23 @@ class Problem:
         return backward <= BOUND and np.linalg.norm(x - self.x) <= BOUND * np.linalg.norm(self.x)
 
 
-def solves(problem, tol=None, most=MOST_SOLVES):
+def _extended(a, b, *, lower=False, unit_diagonal=False, check_finite=False):
+    """Return x with T x = b for a triangle T of a, as SciPy's `solve_triangular`, in extended precision."""
+    x, n = b.copy(), len(b)
+    starts = range(0, n, BLOCK)
+    for first in starts if lower else reversed(starts):
+        last = min(first + BLOCK, n)
+        for j in range(first, last) if lower else range(last - 1, first - 1, -1):
+            if not unit_diagonal:
+                x[j] /= a[j, j]
+            rest = slice(j + 1, last) if lower else slice(first, j)
+            x[rest] -= a[rest, j] * x[j]
+        rest = slice(last, n) if lower else slice(0, first)
+        x[rest] -= a[rest, first:last] @ x[first:last]
+    return x
+
+
+def solves(problem, tol=None, most=MOST_SOLVES, precisions=FP64_GMRES):
     """Return the number of LU solves until convergence, the first x included; None without convergence.
 
     Parameters
@@ -163,8 +205,12 @@ def solves(problem, tol=None, most=MOST_SOLVES):
         one LU solve more than it takes steps.  Default: LU-IR, where each correction takes one solve.
     most : int
         More solves than this are too many.
+    precisions : str
+        Those of GMRES, a key of `GMRES`.
     """
     x, taken = problem.start, 1
+    dtype, of_products = GMRES[precisions]
+    product, correct = problem.products(of_products)
     for _ in range(MOST_CYCLES):
         r = problem.residual(x)
         if problem.converged(x, r):
@@ -175,57 +221,67 @@ def solves(problem, tol=None, most=MOST_SOLVES):
         if tol is None:
             d, steps = solve_rounded(problem.factors, r / size), 0
         else:
-            d, steps = gmres(problem.a, problem.correct, r / size, tol, most - taken)
-        x, taken = x + size * d, taken + steps + 1
+            d, steps = gmres(product, correct(r / size), tol, most - taken, dtype)
+        x, taken = x + size * d.astype(float), taken + steps + 1
         if taken > most:
             break
     return None
 
 
-def fewest(problem, method):
-    """Return the count of LU-IR ('ir'), or the smallest count of GMRES-IR over the tolerances; or None."""
+def fewest(problem, method, most=MOST_SOLVES):
+    """Return the count of LU-IR ('ir'), or the smallest count of GMRES-IR over the tolerances; or None.
+
+    `method` is 'ir' or the precisions of GMRES, a key of `GMRES`.  Counts above `most` are not looked for.
+    """
     with np.errstate(all="ignore"):
         if method == "ir":
             return solves(problem)
         best = None
         for tol in INNER_TOLS:
-            found = solves(problem, tol, MOST_SOLVES if best is None else best - 1)
+            found = solves(problem, tol, most if best is None else best - 1, method)
             best = best if found is None else found
         return best
 
 
 class Counts(NamedTuple):
-    """Counts of LU-IR and of GMRES-IR for each multiplier: one for each x, None without convergence.
+    """Counts of LU-IR and of GMRES-IR, by method and multiplier: one for each x, None without convergence.
 
     Attributes
     ----------
-    ir, fgmres : dict of lists
-        The keys are the multipliers.
+    found : dict of dicts of lists
+        The keys are 'ir' and the keys of `GMRES`, then the multipliers.
     zero_pivots : int
         How many zero pivots were replaced in the factorization with multiplier 1.
     """
 
-    ir: dict
-    fgmres: dict
+    found: dict
     zero_pivots: int
 
     def best(self, method):
         """Return the smallest count over the multipliers, for each x."""
-        return [spread(found)[0] for found in zip(*getattr(self, method).values(), strict=True)]
+        return [spread(found)[0] for found in zip(*self.found[method].values(), strict=True)]
 
     def plain(self, method):
         """Return the counts with the multiplier 1."""
-        return getattr(self, method)[1.0]
+        return self.found[method][1.0]
 
 
 def program_counts(w):
-    """Return the `Counts` for the scaled matrix w and random x."""
-    made = Counts({}, {}, factor(w).zero_pivots)
+    """Return the `Counts` for the scaled matrix w and random x.
+
+    Where one x is enough, a larger multiplier has a count only if it is smaller than those before.
+    """
+    made = Counts({method: {} for method in ("ir", *GMRES)}, factor(w).zero_pivots)
     for multiplier in MULTIPLIERS:
         a = multiplier * w
         factors = factor(a)
         draws = (np.random.default_rng(seed).standard_normal(len(a)) for seed in range(SOLUTIONS))
         problems = [Problem(a, factors, x) for x in draws]
-        made.ir[multiplier] = [fewest(problem, "ir") for problem in problems]
-        made.fgmres[multiplier] = [fewest(problem, "fgmres") for problem in problems]
+        for method, by_multiplier in made.found.items():
+            if method in ("ir", FP64_GMRES):
+                counted = [fewest(problem, method) for problem in problems]
+            else:
+                known = [count for (count,) in by_multiplier.values() if count is not None]
+                counted = [fewest(problems[0], method, min(known, default=MOST_SOLVES + 1) - 1)]
+            by_multiplier[multiplier] = counted
     return made

@@ -12,7 +12,18 @@ import scipy.sparse.linalg
 
 from tcsolve import Plan, refine
 
-__all__ = ["COUNTED", "counts", "gmres", "middle", "our_steps", "spread", "vectors"]
+__all__ = [
+    "COUNTED",
+    "counts",
+    "dot",
+    "gmres",
+    "middle",
+    "norm_of",
+    "our_steps",
+    "solved",
+    "spread",
+    "vectors",
+]
 
 # The programs have one random b; its numbers are not known, so several are taken here.
 COUNTED = 20
@@ -61,7 +72,7 @@ def counts(a, factors, *, method, tol, bound, dtype=np.float64):
         For each b; None if `MOST_CYCLES` cycles are not enough, or if a residual is not finite.
     """
     correct, start = factors
-    cycle = {"GMRES": functools.partial(gmres, dtype=dtype), "CG": _cg}[method]
+    cycle = {"GMRES": functools.partial(_gmres, dtype=dtype), "CG": _cg}[method]
     norm, found = np.abs(a).sum(axis=1).max(), []
     for seed in range(1, COUNTED + 1):
         b = np.random.default_rng(seed).standard_normal(len(a))
@@ -86,33 +97,80 @@ def _steps(a, b, norm, correct, x, cycle, tol, bound):
     return None
 
 
-def gmres(a, correct, r, tol, most=None, dtype=np.float64):
-    """Return (d, steps) of GMRES for M^-1 A d = M^-1 r, with modified Gram-Schmidt and without restart.
+def gmres(product, z, tol, most=None, dtype=np.float64):
+    """Return (d, steps) of GMRES for M^-1 A d = z, with modified Gram-Schmidt and without restart.
 
-    It takes at most n steps, and at most `most`.  Its vectors and their products are in `dtype`.
+    Parameters
+    ----------
+    product : function, (n,) -> (n,)
+        v -> M^-1 A v.  Its precision is its own.
+    z : array, shape (n,)
+        The preconditioned residual.
+    tol : float
+        GMRES ends when it has reduced the preconditioned residual by this factor.
+    most : int, optional
+        It takes at most this number of steps, and at most n.
+    dtype : dtype
+        That of the vectors of GMRES and of all operations with them: FP64, FP32, or the BF16 of ml_dtypes.
     """
-    n, z = len(r), correct(r).astype(dtype)
+    n, z = len(z), z.astype(dtype)
     n = n if most is None else max(1, min(n, most))
-    v, h, g = [z / np.linalg.norm(z)], np.zeros((n + 1, n), dtype), np.zeros(n + 1, dtype)
-    g[0], rotations = np.linalg.norm(z), []
-    first = g[0]
+    first = norm_of(z)
+    v, h, g = [z / first], np.zeros((n + 1, n), dtype), np.zeros(n + 1, dtype)
+    g[0], rotations = first, []
     for j in range(n):
-        w = correct(a @ v[j].astype(float)).astype(dtype)
+        w = product(v[j]).astype(dtype)
         for i, old in enumerate(v):
-            h[i, j] = w @ old
+            h[i, j] = dot(w, old)
             w = w - h[i, j] * old
-        size = np.linalg.norm(w)
+        size = norm_of(w)
         v.append(w / size)
         for i, (c, s) in enumerate(rotations):
             h[i, j], h[i + 1, j] = c * h[i, j] + s * h[i + 1, j], c * h[i + 1, j] - s * h[i, j]
-        radius = math.hypot(h[j, j], size)
+        radius = h.dtype.type(math.hypot(h[j, j], size))
         c, s = h[j, j] / radius, size / radius
         rotations.append((c, s))
         h[j, j], g[j], g[j + 1] = radius, c * g[j], -s * g[j]
         if not abs(g[j + 1]) > tol * first:
             break
-    y = np.linalg.solve(h[: j + 1, : j + 1], g[: j + 1])
-    return y @ np.array(v[: j + 1]), j + 1
+    y = solved(h[: j + 1, : j + 1], g[: j + 1])
+    return _combined(v, y), j + 1
+
+
+def dot(x, y):
+    """Return the inner product; in BF16 each operation is rounded, in this order."""
+    return x @ y if x.dtype.kind == "f" else np.add.reduce(x * y)
+
+
+def norm_of(x):
+    """Return the 2-norm in the precision of x; the sum of squares is in FP64, as in Julia."""
+    return x.dtype.type(np.linalg.norm(x.astype(float)))
+
+
+def solved(u, g):
+    """Return y with U y = g for an upper triangle U."""
+    if u.dtype.kind == "f":
+        return np.linalg.solve(np.triu(u), g)
+    y = g.copy()
+    for j in range(len(y) - 1, -1, -1):
+        y[j] = y[j] / u[j, j]
+        y[:j] = y[:j] - u[:j, j] * y[j]
+    return y
+
+
+def _combined(v, y):
+    """Return the sum of y[i] v[i]."""
+    if y.dtype.kind == "f":
+        return y @ np.array(v[: len(y)])
+    total = np.zeros_like(v[0])
+    for factor, vector in zip(y, v, strict=False):
+        total = total + factor * vector
+    return total
+
+
+def _gmres(a, correct, r, tol, dtype):
+    """Return (d, steps) of GMRES; products and the preconditioner are in FP64."""
+    return gmres(lambda v: correct(a @ v.astype(float)), correct(r), tol, dtype=dtype)
 
 
 def _cg(a, correct, r, tol):

@@ -9,12 +9,15 @@ The models that round every operation are slow.  On two cores scaling takes abou
 bf16 and limits about ten each.
 """
 
+import concurrent.futures
 import json
 import math
+import multiprocessing
+import os
 import sys
 
 import numpy as np
-from _bf16_program import by_rows_and_columns, program_counts
+from _bf16_program import FP64_GMRES, GMRES, by_rows_and_columns, program_counts
 from _counted_refinement import counts, middle, our_steps, vectors
 from _fp16_cholesky import Breakdown, factor, factor_single, factor_unscaled
 from _fp16_scaling import SCALINGS, TOP, XMAX, factors, flushed, rounded_once, scaled
@@ -30,6 +33,8 @@ GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 # The table of scalings: the precision of x, its dtype, the reduction of the preconditioned residual in each
 # cycle of GMRES, and the unit roundoff of the program, which is the eps of MATLAB.
 SCALING_PRECISIONS = (("FP64", np.float64, 1e-4, 2.0**-52), ("FP32", np.float32, 1e-2, 2.0**-23))
+# The methods of the BF16 table that tcsolve has.  Its GMRES has FP64 vectors and products.
+OUR_METHODS = {"ir": "ir", FP64_GMRES: "fgmres"}
 # The precisions of the positive definite table (factors, x, products), the factors, and the reduction at
 # which a cycle ends.  The last are factors of a matrix that is shifted, but not scaled.
 SPD_PRECISIONS = (
@@ -91,30 +96,49 @@ def bf16():
     for row in BF16:
         if row.matrix not in here:
             print(f"{row.matrix} is left out: it is not in the folder", file=sys.stderr)
-    names = [f"ss:{row.matrix}" for row in BF16 if row.matrix in here]
+    known = [row for row in BF16 if row.matrix in here]
+    names = [f"ss:{row.matrix}" for row in known]
     cores = runs_of(names, {"precision": "bf16", **grid})
     each = runs_of(
         [{"text": n, "max_n": MOST_EACH} for n in names], {"precision": "bf16@each", **grid}
     )
+    ours = [cores.get(row.matrix, {}) | each.get(row.matrix, {}) for row in known]
+    pairs = [(row, runs) for row, runs in zip(known, ours, strict=True) if runs]
+    counted = counted_as_they_do(
+        [by_rows_and_columns(matrices.load(row.matrix).a) for row, _ in pairs]
+    )
+    return [
+        row
+        for (theirs, runs), counts in zip(pairs, counted, strict=True)
+        for row in bf16_rows(theirs, runs, counts)
+    ]
+
+
+def counted_as_they_do(scaled_matrices):
+    """Return the counts of their program for scaled matrices; each process has a core of its own."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"  # for the new processes
+    new = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(os.cpu_count(), mp_context=new) as pool:
+        return list(pool.map(program_counts, scaled_matrices))
+
+
+def bf16_rows(theirs, runs, counted):
+    """Return the rows of one matrix: LU-IR, and GMRES-IR for each precision of GMRES."""
+    a = matrices.load(theirs.matrix).a
+    kappas = {"kappa": float(np.linalg.cond(a)), "theirs kappa": theirs.kappa}
+    scaled_kappa = float(np.linalg.cond(by_rows_and_columns(a)))
+    kappas |= {"kappa scaled": scaled_kappa, "theirs scaled": theirs.scaled}
     rows = []
-    for theirs in BF16:
-        ours = cores.get(theirs.matrix, {}) | each.get(theirs.matrix, {})
-        if not ours:
-            continue
-        a = matrices.load(theirs.matrix).a
-        w = by_rows_and_columns(a)
-        kappas = {"kappa": float(np.linalg.cond(a)), "theirs kappa": theirs.kappa}
-        kappas |= {"kappa scaled": float(np.linalg.cond(w)), "theirs scaled": theirs.scaled}
-        counted = program_counts(w)
-        for method, known in (("ir", theirs.ir), ("fgmres", theirs.gmres)):
-            core, rounded = (by_prefix(ours, f"{u} {method}") for u in ("bf16", "bf16@each"))
-            row = {"matrix": theirs.matrix, "n": core["n"], **kappas, "method": method}
-            row |= {"theirs": known}
-            row |= {"every operation": rounded and count(rounded, 1)}
-            row |= {"tensor cores": count(core, 1), "as they count": counted.best(method)}
-            row |= {"multiplier 1": counted.plain(method), "zero pivots": counted.zero_pivots}
-            row["verdict"] = verdict_bf16(row)
-            rows.append(row)
+    for method in ("ir", *GMRES):
+        row = {"matrix": theirs.matrix, "n": len(a), **kappas, "method": method}
+        row["theirs"] = getattr(theirs, method.lower())
+        for name, update in (("every operation", "bf16@each"), ("tensor cores", "bf16")):
+            found = by_prefix(runs, f"{update} {OUR_METHODS.get(method)}")
+            row[name] = found and count(found, 1)
+        row |= {"as they count": counted.best(method), "multiplier 1": counted.plain(method)}
+        row["zero pivots"] = counted.zero_pivots
+        row["verdict"] = verdict_bf16(row)
+        rows.append(row)
     return rows
 
 
@@ -129,7 +153,7 @@ def verdict_bf16(row):
     ours = row["every operation" if row["n"] <= MOST_EACH else "tensor cores"]
     theirs, zeros = row["theirs"], row["zero pivots"]
     replaced = f", if {zeros} zero pivots of the factors are replaced" if zeros else ""
-    if close(ours, theirs):
+    if row["method"] in OUR_METHODS and close(ours, theirs):
         return AGREE
     if close(middle(row["as they count"]), theirs):
         return f"with their factors, their GMRES and their bounds the count agrees{replaced}"

@@ -1,7 +1,7 @@
 """What do FP32 and FP16 factors gain over FP64 in time and energy on the problems of a study of 2020?
 
     python benchmarks/training.py                        # on a GPU; no problem begins after --seconds
-    python benchmarks/training.py --resume               # the rows that are missing
+    python benchmarks/training.py --resume               # the rows that are missing, with their commit
     python benchmarks/training.py --emulated             # on a CPU: the steps of FP16 without tensor cores
     python benchmarks/training.py --device cpu --problem "type 4:200" poisson:225
 
@@ -9,8 +9,8 @@ The problems are those of A. Haidar et al., Proc. R. Soc. A 476 (2020), 20200110
 SuiteSparse collection.  A matrix that is not in the folder of the collection is left out.  Every answer is
 checked before its time is taken.  The steps of cuSOLVER are those that its drivers count.
 
-tcsolve has no LU in FP16 without tensor cores, so the GPU has no row for it.  `--emulated` counts the steps
-with such an LU for small n: a model on the CPU rounds the result of every operation to FP16.
+tcsolve has no LU in FP16 without tensor cores; that of the table is in `_fp16_plain.py`.  `--emulated` counts
+the steps with such an LU for small n: a model on the CPU rounds the result of every operation to FP16.
 """
 
 import json
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import _fp16_plain
 import numpy as np
 from _dense_problems import PROBLEMS, make
 from _harness import (
@@ -55,6 +56,7 @@ OURS = {
     "FP16 on tensor cores": Plan("fp16", **STEPS),
     "three FP16 products": Plan("fp16x3", **STEPS),
 }
+PLAIN = "FP16 without tensor cores"
 CUSOLVER = {"cuSOLVER FP32": "ds", "cuSOLVER FP16": "dh", "cuSOLVER TF32": "dx"}
 LARGEST_FOR_CUSOLVER = 46340  # for larger n its 32-bit n * n overflows
 
@@ -91,6 +93,8 @@ def problems_of(words, names, folder):
 def solvers(on_device, n):
     """Return {name: Solver}."""
     found = {name: ours(plan) for name, plan in OURS.items()}
+    if on_device:
+        found[PLAIN] = Solver(_fp16_plain.solve, _fp16_plain.solve)
     if on_device and n <= LARGEST_FOR_CUSOLVER:
         from solve import vendor
 
@@ -210,10 +214,16 @@ def in_order(rows):
     return sorted(rows, key=lambda row: place.get(row["problem"], len(known)))
 
 
+def column(solver):
+    """Return the place of the column of a solver; those of others come last."""
+    known = [*OURS, PLAIN, *CUSOLVER]
+    return known.index(solver) if solver in known else len(known)
+
+
 def page(facts, rows, emulated=(None, ())):
     """Return the page: one line for each problem; `emulated` are the facts and rows of `--emulated`."""
     rows = in_order(rows)
-    names = list(dict.fromkeys(row["solver"] for row in rows))
+    names = sorted(dict.fromkeys(row["solver"] for row in rows), key=column)
     others = [name for name in names if name != "FP64"]
     told = [
         "# Time and energy of FP64 answers by precision",
@@ -222,6 +232,7 @@ def page(facts, rows, emulated=(None, ())):
         "bound, or not run. In brackets: the steps of a solve by cuSOLVER that it calls successful, although "
         "x misses the bound.",
         "",
+        *of_plain(names),
         "| problem | n | kappa | FP64 | " + " | ".join(others) + " |",
         "| --- " * (4 + len(others)) + "|",
     ]
@@ -238,9 +249,29 @@ def page(facts, rows, emulated=(None, ())):
     told += lines(*emulated)
     told.append(
         f"Measured with `benchmarks/training.py` on {facts.get('gpu', facts['cpu'])}; commit "
-        f"{facts['commit']}, {facts['date']}."
+        f"{facts['commit']}, {facts['date']}.{of_later(rows)}"
     )
     return "\n".join(told) + "\n"
+
+
+def of_plain(names):
+    """Return the lines about FP16 without tensor cores, if it has a column."""
+    if PLAIN not in names:
+        return []
+    return [
+        f"'{PLAIN}' is no solver of tcsolve. Its LU stores the matrix in FP16. Each product of an update is "
+        "added to its sum with one rounding to FP16, by a kernel of the benchmarks; the panels and the "
+        "triangular solves are in FP32, by cuSOLVER and cuBLAS. FGMRES refines x.",
+        "",
+    ]
+
+
+def of_later(rows):
+    """Return a sentence on the rows of a run that was resumed with another commit."""
+    later = {(row["solver"], row["commit"], row["date"]) for row in rows if "commit" in row}
+    return "".join(
+        f" '{solver}': commit {commit}, {date}." for solver, commit, date in sorted(later)
+    )
 
 
 def cell(row, base):
@@ -316,9 +347,12 @@ def run(options, path):
     """Measure what is missing in the file `path`, or everything; return those for which no time was left."""
     facts, rows = read(path) if options.resume else (None, [])
     now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
-    count = len(rows)
-    late = measure(options, path, now, rows)
-    save(path, now if len(rows) > count or not facts else facts, rows)
+    facts, count = facts or now, len(rows)
+    late = measure(options, path, facts, rows)
+    if facts["commit"] != now["commit"]:
+        for row in rows[count:]:
+            row |= {"commit": now["commit"], "date": now["date"]}
+    save(path, facts, rows)
     return late
 
 

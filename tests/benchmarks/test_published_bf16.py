@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -100,17 +101,56 @@ def test_the_best_tolerance_is_found(program):
     a = matrices.generate("svd_geo", 60, cond=1e6).a
     problem = program.Problem(a, program.factor(a), np.ones(60))
     each = [program.solves(problem, tol) for tol in program.INNER_TOLS]
-    assert program.fewest(problem, "fgmres") == min(count for count in each if count)
+    assert program.fewest(problem, program.FP64_GMRES) == min(count for count in each if count)
     assert program.fewest(problem, "ir") is None
+
+
+def test_bf16_vectors_round_each_operation(script, program):
+    module, rng = script("_counted_refinement"), np.random.default_rng(4)
+    a, z = np.eye(9) + 0.05 * rng.standard_normal((9, 9)), rng.standard_normal(9)
+    exact = np.linalg.solve(a, z)
+    errors = []
+    for dtype in (ml_dtypes.bfloat16, np.float32, np.float64):
+        d, steps = module.gmres(lambda v: a @ v.astype(float), z, 1e-14, 9, dtype)
+        assert d.dtype == dtype and steps <= 9
+        errors.append(np.abs(d.astype(float) - exact).max())
+    assert 1e-4 < errors[0] < 0.1 and 1e-8 < errors[1] < 1e-5 and errors[2] < 1e-13
+
+
+def test_sums_in_bf16_are_rounded_in_their_order(script):
+    module = script("_counted_refinement")
+    ones = np.ones(400, ml_dtypes.bfloat16)
+    assert module.dot(ones, ones) == 256  # 256 + 1 is 256 in BF16
+    assert module.norm_of(ones) == 20
+    u = np.array([[2, 1], [0, 4]], ml_dtypes.bfloat16)
+    assert module.solved(u, np.array([3, 4], ml_dtypes.bfloat16)).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("n", [5, 32, 70])
+@pytest.mark.parametrize("lower", [False, True])
+def test_products_in_extended_precision_have_more_digits(program, n, lower):
+    a = matrices.generate("svd_geo", n, cond=1e3).a
+    factors, v = program.factor(a), np.random.default_rng(n).standard_normal(n)
+    problem = program.Problem(a, factors, np.ones(n))
+    found = {t: problem.products(t) for t in (np.float32, np.float64, np.longdouble)}
+    exact = [f(v) for f in found[np.longdouble]][int(lower)]
+    assert exact.dtype == np.longdouble
+    errors = [np.abs(found[t][int(lower)](v) - exact).max() for t in (np.float32, np.float64)]
+    size = np.abs(exact).max()
+    assert 1e-10 * size < errors[0] < 1e-2 * size and 1e-19 * size < errors[1] < 1e-11 * size
 
 
 def test_the_counts_of_a_program_have_each_multiplier(program):
     counts = program.program_counts(matrices.generate("svd_geo", 30, cond=1e2).a)
-    assert list(counts.fgmres) == list(counts.ir) == list(program.MULTIPLIERS)
-    for method in ("ir", "fgmres"):
-        assert len(counts.best(method)) == len(counts.plain(method)) == program.SOLUTIONS
-    pairs = zip(counts.best("fgmres"), counts.plain("fgmres"), strict=True)
-    assert all(3 <= best <= plain for best, plain in pairs)
+    for method in ("ir", *program.GMRES):
+        many = method in ("ir", program.FP64_GMRES)
+        assert list(counts.found[method]) == list(program.MULTIPLIERS)
+        assert len(counts.best(method)) == len(counts.plain(method))
+        assert len(counts.best(method)) == (program.SOLUTIONS if many else 1)
+    for method in program.GMRES:
+        pairs = zip(counts.best(method), counts.plain(method), strict=True)
+        assert all(3 <= best <= plain for best, plain in pairs)
+    assert counts.best("BBS") > counts.best("BSS") >= counts.best("BDQ")[:1]
     assert counts.zero_pivots == 0
-    some = program.Counts({1.0: [3, None], 10.0: [2, None]}, {}, 0)
+    some = program.Counts({"ir": {1.0: [3, None], 10.0: [2, None]}}, 0)
     assert some.best("ir") == [2, None] and some.plain("ir") == [3, None]

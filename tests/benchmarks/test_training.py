@@ -116,6 +116,58 @@ def test_unknown_condition_numbers_are_estimated_when_it_resumes(training, monke
     )  # the times are of that commit
 
 
+def test_rows_of_a_resumed_run_keep_their_commit(training, monkeypatch, tmp_path):
+    path, problem = tmp_path / "t.json", ["--problem", "type 4:40", "--repeats", "1"]
+    run(training, monkeypatch, path, *problem, "--commit", "earlier")
+    known = json.loads(path.read_text())
+    first, *_, last = known["rows"]
+    path.write_text(json.dumps(known | {"rows": known["rows"][:-1]}))
+
+    rows = run(training, monkeypatch, path, *problem, "--resume", "--commit", "later")
+
+    assert json.loads(path.read_text())["machine"]["commit"] == "earlier"
+    assert rows[0] == first and rows[-1]["commit"] == "later"
+    assert f"'{last['solver']}': commit later, " in path.with_suffix(".md").read_text()
+
+
+@pytest.mark.parametrize(("kind", "n"), [("type 2", 150), ("type 4", 300), ("poisson", 144)])
+def test_fp16_without_tensor_cores_solves_to_the_bound(script, kind, n):
+    plain = script("_fp16_plain")
+    a = script("_dense_problems").make(np, kind, n)[0] * np.logspace(-9, 9, n)[:, None]
+    x, steps = plain.solve(a, a @ np.ones(n))
+    assert 1 <= steps <= 20
+    error = np.abs(a @ (x - 1)).max() / (np.abs(a).sum(axis=1).max() * np.abs(x).max())
+    assert error <= 2 * 2.0**-53 * n**0.5
+
+
+def test_the_factors_in_fp16_are_those_of_a_scaled_matrix_with_pivots(script):
+    plain, n = script("_fp16_plain"), 200  # two panels
+    a = script("_dense_problems").make(np, "type 4", n)[0] * np.logspace(-3, 3, n)
+    found = plain.factor(a)
+    lower = np.tril(found.lu, -1) + np.eye(len(found.lu))
+    product = (lower @ np.triu(found.lu))[:n, :n]
+    scaled = (found.rows[:, None] * a * found.columns)[found.order[:n]]
+    assert np.abs(product - scaled).max() < 100 * 2.0**-11 * np.abs(scaled).max()
+    assert np.abs(lower).max() == 1 and (found.order[:n] < n).all()
+
+
+@pytest.mark.nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_kernel_of_fp16_without_tensor_cores_compiles(script, arch, nvrtc):
+    cubin = script("_kernels").compile_cubin("fp16_update.cu", arch)
+    assert cubin.startswith(b"\x7fELF")
+
+
+@pytest.mark.gpu
+def test_the_kernel_of_fp16_without_tensor_cores_rounds_each_sum(cupy, script):
+    plain, rng = script("_fp16_plain"), np.random.default_rng(0)
+    w = rng.standard_normal((640, 640)).astype(np.float16)
+    on_device = cupy.asarray(w)
+    for xp, matrix in ((np, w), (cupy, on_device)):
+        plain.update(xp, matrix, 128, 256)
+    assert np.array_equal(on_device.get().view(np.uint16), w.view(np.uint16))
+
+
 def test_cusolver_gets_copies_in_its_order(training):
     a, b = np.arange(9.0).reshape(3, 3), np.ones(3)
 
@@ -143,14 +195,18 @@ def test_the_page_has_speed_ups_counts_and_energy(training, monkeypatch, tmp_pat
         base | {"solver": "cuSOLVER FP16", "steps": 7, "seconds": seconds(0.1)},
         base | {"solver": "cuSOLVER TF32", "steps": 14, "solved": False},
         base | {"solver": "FP16 on tensor cores", "steps": 200, "solved": False},
+        base | {"solver": training.PLAIN, "steps": 8, "seconds": seconds(0.2)},
     ]
     text = redraw(training, monkeypatch, tmp_path / "t.json", rows, FACTS)
 
-    assert "| unknown | 0.4000 | 3, 0.2000, 2.00x | 7, 0.1000, 4.00x | (14) | – |" in text
+    assert (
+        "| unknown | 0.4000 | 3, 0.2000, 2.00x | – | 8, 0.2000, 2.00x | 7, 0.1000, 4.00x | (14) |"
+        in text
+    )
     assert "| 30 J, 12.5 | 30 J, 12.5 |" in text
     rows[3]["steps"] = -3  # cuSOLVER gave up
     text = redraw(training, monkeypatch, tmp_path / "t.json", rows, FACTS)
-    assert "7, 0.1000, 4.00x | – | – |" in text
+    assert "7, 0.1000, 4.00x | – |" in text
 
 
 def test_one_command_has_all_problems_of_the_page(training, monkeypatch):
