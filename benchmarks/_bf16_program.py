@@ -14,23 +14,26 @@ import scipy.sparse
 from _counted_refinement import gmres, spread
 
 __all__ = [
+    "FP64_GMRES",
+    "GMRES",
+    "INNER_TOLS",
+    "MOST_SOLVES",
     "MULTIPLIERS",
     "SOLUTIONS",
     "Counts",
-    "FP64_GMRES",
     "Factors",
-    "GMRES",
     "Problem",
+    "Run",
     "by_rows_and_columns",
     "factor",
     "fewest",
     "program_counts",
-    "solves",
+    "run",
 ]
 
 # The thesis gives the smallest count over these multipliers of the scaled matrix and tolerances of GMRES.
 MULTIPLIERS = (1.0, 1e1, 1e2, 1e3, 1e4)
-INNER_TOLS = (1e-10, 1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 0.5)
+INNER_TOLS = (1e-4, 0.5, 1e-1, 1e-2, 1e-3, 1e-6, 1e-8, 1e-10)
 # The precisions of GMRES: of its vectors, and of its products.  The letters are those of the thesis: the
 # factors are in BF16 (B), the others in BF16, FP32 (S), FP64 (D) or quadruple precision (Q).  In place of Q
 # the products here have the 64 bits of extended precision.
@@ -194,8 +197,18 @@ def _extended(a, b, *, lower=False, unit_diagonal=False, check_finite=False):
     return x
 
 
-def solves(problem, tol=None, most=MOST_SOLVES, precisions=FP64_GMRES):
-    """Return the number of LU solves until convergence, the first x included; None without convergence.
+class Run(NamedTuple):
+    """The number of LU solves until convergence, the first x included, and the steps of the first cycle.
+
+    The number is None without convergence.  LU-IR has no steps.
+    """
+
+    solves: int | None
+    first: int = 0
+
+
+def run(problem, tol=None, most=MOST_SOLVES, precisions=FP64_GMRES):
+    """Return the `Run` of LU-IR, or of GMRES-IR with a tolerance.
 
     Parameters
     ----------
@@ -208,13 +221,13 @@ def solves(problem, tol=None, most=MOST_SOLVES, precisions=FP64_GMRES):
     precisions : str
         Those of GMRES, a key of `GMRES`.
     """
-    x, taken = problem.start, 1
+    x, taken, first = problem.start, 1, 0
     dtype, of_products = GMRES[precisions]
     product, correct = problem.products(of_products)
     for _ in range(MOST_CYCLES):
         r = problem.residual(x)
         if problem.converged(x, r):
-            return taken
+            return Run(taken, first)
         size = np.linalg.norm(r)
         if not np.isfinite(size):
             break
@@ -222,10 +235,10 @@ def solves(problem, tol=None, most=MOST_SOLVES, precisions=FP64_GMRES):
             d, steps = solve_rounded(problem.factors, r / size), 0
         else:
             d, steps = gmres(product, correct(r / size), tol, most - taken, dtype)
-        x, taken = x + size * d.astype(float), taken + steps + 1
+        x, taken, first = x + size * d.astype(float), taken + steps + 1, first or steps
         if taken > most:
             break
-    return None
+    return Run(None, first)
 
 
 def fewest(problem, method, most=MOST_SOLVES):
@@ -235,11 +248,16 @@ def fewest(problem, method, most=MOST_SOLVES):
     """
     with np.errstate(all="ignore"):
         if method == "ir":
-            return solves(problem)
-        best = None
+            return run(problem).solves
+        best, too_small = None, 0.0
         for tol in INNER_TOLS:
-            found = solves(problem, tol, most if best is None else best - 1, method)
-            best = best if found is None else found
+            if tol < too_small:
+                continue
+            found = run(problem, tol, most, method)
+            if found.solves is not None:
+                best, most = found.solves, found.solves - 1
+            if found.first >= most - 1:
+                too_small = tol  # with a smaller one the first cycle has at least as many steps
         return best
 
 

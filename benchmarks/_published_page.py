@@ -3,7 +3,7 @@
 import functools
 import math
 
-from _bf16_program import SOLUTIONS
+from _bf16_program import MOST_SOLVES, SOLUTIONS
 from _counted_refinement import COUNTED, middle, spread
 from _published import SOURCES
 
@@ -119,20 +119,24 @@ TITLES = {
 }
 OURS = {
     "bf16": (
-        "residuals, FGMRES and its products in FP64; the number of LU solves until the backward error is "
-        "below u sqrt(n). 'every operation' rounds each to BF16, for n up to "
-        f"{MOST_EACH}; 'tensor cores' rounds the operands of updates between panels of 32 columns. 'as they "
-        "count': the rows, then the columns, are divided by their largest entries, and all entries are "
-        "multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by the rounded inverses of the pivots; the "
-        "first x, and the corrections of LU-IR, are in BF16 with every operation rounded; GMRES has left "
-        "preconditioning; the forward and the backward error, in 2-norms of vectors and the Frobenius norm "
-        "of A, must be below 4.44e-16, in at most 50 cycles. The smallest count over the five multipliers "
-        f"and eight tolerances is taken for each of {SOLUTIONS} random x; the cell has the median of these "
-        "counts, and in brackets their range. 'multiplier 1' is the same with that multiplier alone. 'zero "
-        "pivots' is their number with the multiplier 1; they are replaced here by 2^-8 times the largest "
-        "entry, and how the thesis avoids them is not known. 'kappa' is in the 2-norm, of A and of the "
-        "scaled matrix. For hangGlider_2 both are not those of the thesis, so theirs seems to be another "
-        "matrix; the others agree."
+        "'ir' is LU-IR. The others are GMRES-IR; the letters are the precisions of the factors, of the "
+        "vectors of GMRES, and of its products with A and with the inverse of the factors: B is BF16, S "
+        "FP32, D FP64 and Q quadruple precision. 'every operation' and 'tensor cores' are LU-IR and FGMRES "
+        "of tcsolve, whose GMRES is in FP64: the number of LU solves until the backward error is below u "
+        f"sqrt(n). 'every operation' rounds each to BF16, for n up to {MOST_EACH}; 'tensor cores' rounds the "
+        "operands of updates between panels of 32 columns. 'as they count' is a model of their program, "
+        "where Q has the 64 bits of extended precision: the rows, then the columns, are divided by their "
+        "largest entries, and all entries are multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by "
+        "the rounded inverses of the pivots; the first x, and the corrections of LU-IR, are in BF16 with "
+        "every operation rounded; GMRES has left preconditioning; the forward and the backward error, in "
+        "2-norms of vectors and the Frobenius norm of A, must be below 4.44e-16, in at most 50 cycles and "
+        f"{MOST_SOLVES} LU solves. The smallest count over the five multipliers and eight tolerances is "
+        f"taken for {SOLUTIONS} random x for 'ir' and BDD, and for one x for the others; the cell has the "
+        "median of these counts, and in brackets their range. 'multiplier 1' is the same with that "
+        "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
+        "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa' is in the "
+        "2-norm, of A and of the scaled matrix. For hangGlider_2 both are not those of the thesis, so theirs "
+        "seems to be another matrix; the others agree."
     ),
     "scaling": (
         "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "

@@ -35,6 +35,8 @@ GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 SCALING_PRECISIONS = (("FP64", np.float64, 1e-4, 2.0**-52), ("FP32", np.float32, 1e-2, 2.0**-23))
 # The methods of the BF16 table that tcsolve has.  Its GMRES has FP64 vectors and products.
 OUR_METHODS = {"ir": "ir", FP64_GMRES: "fgmres"}
+# The condition numbers of that table, and the words for theirs.
+KAPPAS = (("kappa", "kappa"), ("kappa scaled", "scaled"))
 # The precisions of the positive definite table (factors, x, products), the factors, and the reduction at
 # which a cycle ends.  The last are factors of a matrix that is shifted, but not scaled.
 SPD_PRECISIONS = (
@@ -160,7 +162,16 @@ def verdict_bf16(row):
     if close(middle(row["multiplier 1"]), theirs):
         counted = "counted as they do, but with the multiplier 1, the count agrees"
         return f"{counted}{replaced}; with another multiplier it is smaller"
+    if not all(similar(row[key], row[f"theirs {name}"]) for key, name in KAPPAS):
+        return (
+            "their condition numbers are not those of this matrix, so their count is of another one"
+        )
     return UNEXPLAINED
+
+
+def similar(ours, theirs):
+    """Tell whether two condition numbers agree, but for a factor of two."""
+    return 0.5 <= ours / theirs <= 2
 
 
 def scaling():

@@ -159,8 +159,10 @@ def test_a_count_is_explained_only_by_a_run(published):
 
 
 def test_a_count_of_the_bf16_table_is_explained_only_by_a_run(published):
+    kappas = {"kappa": 3.0, "theirs kappa": 3.1, "kappa scaled": 2.0, "theirs scaled": 2.0}
+
     def verdict(theirs, ours, count, plain, zeros=0):
-        row = {"theirs": theirs, "as they count": count, "multiplier 1": plain}
+        row = kappas | {"theirs": theirs, "as they count": count, "multiplier 1": plain}
         row |= {
             "method": "ir",
             "n": 9,
@@ -186,8 +188,12 @@ def test_a_count_of_the_bf16_table_is_explained_only_by_a_run(published):
     assert verdict(None, 50, [None], [None]).startswith("with their factors")
     assert verdict(20, None, [None], [None]) == published.UNEXPLAINED
     known = {"theirs": 28, "as they count": [27], "multiplier 1": [30], "n": 9, "zero pivots": 0}
-    row = known | {"method": "BBS", "every operation": 28, "tensor cores": None}
+    row = kappas | known | {"method": "BBS", "every operation": 28, "tensor cores": None}
     assert published.verdict_bf16(row).startswith("with their factors")  # tcsolve has no BF16 GMRES
+    other = row | {"as they count": [90], "multiplier 1": [90]}
+    assert published.verdict_bf16(other) == published.UNEXPLAINED
+    for key, kappa in (("kappa", 3e2), ("kappa scaled", 0.5)):
+        assert "is of another one" in published.verdict_bf16(other | {key: kappa})
 
 
 def test_the_table_of_bf16_factors_is_made(published, monkeypatch, tmp_path):

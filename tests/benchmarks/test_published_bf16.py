@@ -81,27 +81,34 @@ def test_the_residual_is_accurate_where_nearly_all_digits_cancel(program):
 def test_the_first_x_and_each_start_of_gmres_count_as_solves(program):
     identity, ones = identity_factors(program, 6), np.ones(6)
     exact = program.Problem(np.eye(6), identity, ones)
-    assert program.solves(exact) == program.solves(exact, 1e-10) == 1
+    assert program.run(exact) == program.run(exact, 1e-10) == (1, 0)
     # One step of GMRES multiplies the residual by about 5e-4, so each of five cycles has one step.
     problem = program.Problem(np.diag([2.0, 2, 2, 2.002, 2.002, 2.002]), identity, ones)
-    assert program.solves(problem, 1e-3) == 1 + 5 * (1 + 1)
-    assert program.solves(problem, 1e-3, most=10) is None
-    assert program.solves(problem) is None  # I - A has the eigenvalue -1.002
+    assert program.run(problem, 1e-3) == (1 + 5 * (1 + 1), 1)
+    assert program.run(problem, 1e-3, most=10).solves is None
+    assert program.run(problem).solves is None  # I - A has the eigenvalue -1.002
 
 
 def test_each_correction_of_lu_ir_counts_as_one_solve(program):
     problem = program.Problem(1.25 * np.eye(4), identity_factors(program, 4), np.ones(4))
     # The error is 1/4 after the first x, and each correction divides it by -4, until it is 2 u.
-    assert program.solves(problem) == 1 + 25
+    assert program.run(problem).solves == 1 + 25
     problem.start = np.full(4, np.nan)
-    assert program.solves(problem) is None
+    assert program.run(problem).solves is None
 
 
 def test_the_best_tolerance_is_found(program):
-    a = matrices.generate("svd_geo", 60, cond=1e6).a
-    problem = program.Problem(a, program.factor(a), np.ones(60))
-    each = [program.solves(problem, tol) for tol in program.INNER_TOLS]
-    assert program.fewest(problem, program.FP64_GMRES) == min(count for count in each if count)
+    for n, cond in ((30, 1e3), (60, 1e6)):
+        a = matrices.generate("svd_geo", n, cond=cond).a
+        problem = program.Problem(a, program.factor(a), np.ones(n))
+        for precisions in ("BSS", "BSD", "BDD"):
+            tols = sorted(program.INNER_TOLS, reverse=True)
+            each = [program.run(problem, tol, 200, precisions) for tol in tols]
+            best = min((found.solves for found in each if found.solves), default=None)
+            assert program.fewest(problem, precisions, 200) == best
+            assert [found.first for found in each] == sorted(found.first for found in each)
+            if best:
+                assert program.fewest(problem, precisions, best - 1) is None
     assert program.fewest(problem, "ir") is None
 
 
