@@ -31,7 +31,7 @@ __all__ = [
     "run",
 ]
 
-# The thesis gives the smallest count over these multipliers of the scaled matrix and tolerances of GMRES.
+# The thesis gives the smallest count over multipliers of the scaled matrix, and over tolerances of GMRES.
 MULTIPLIERS = (1.0, 1e1, 1e2, 1e3, 1e4)
 INNER_TOLS = (1e-4, 0.5, 1e-1, 1e-2, 1e-3, 1e-6, 1e-8, 1e-10)
 # The precisions of GMRES: of its vectors, and of its products.  The letters are those of the thesis: the
@@ -287,7 +287,8 @@ class Counts(NamedTuple):
 def program_counts(w):
     """Return the `Counts` for the scaled matrix w and random x.
 
-    Where one x is enough, a larger multiplier has a count only if it is smaller than those before.
+    For methods with a single x, the count at a larger multiplier is None unless it is below all counts
+    before.
     """
     made = Counts({method: {} for method in ("ir", *GMRES)}, factor(w).zero_pivots)
     for multiplier in MULTIPLIERS:

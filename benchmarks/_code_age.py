@@ -101,7 +101,10 @@ def _has_other_code(root, commit, path):
 
 
 def _code_of(root, commit, name):
-    """Return what stands for the code of a file, in a commit or now; None if there is no such file."""
+    """Return a form of a file's code to compare, in a commit or now; None if there is no such file.
+
+    Comments and docstrings of Python and C++ files are left out; of other files it is the whole text.
+    """
     if commit is None:
         text = (root / name).read_text("utf-8") if (root / name).exists() else None
     else:

@@ -44,7 +44,8 @@ def page(table, facts, how):
         "",
         f"{count(real)} matrices of the SuiteSparse collection, n from {least(real, 'n')} to "
         f"{most(real, 'n')}, and {count(made)} generated ones; {len(runs)} runs, study {runs[0]['study']}. "
-        f"Left out: {len(skipped)} ({reasons(skipped)}){beyond(table.rows)}. {how} b = A x with a random x.",
+        f"Skipped matrices: {len(skipped)}{reasons(skipped)}{beyond(table.rows)}. {how} b = A x with a "
+        "random x.",
         "",
         "ir is classical refinement. fgmres is flexible GMRES with the factors as right preconditioner. "
         "gmres is GMRES-IR: GMRES with left preconditioning by the factors, which are applied in FP64. Both "
@@ -89,7 +90,7 @@ def left_out(rows):
 def beyond(rows):
     """Return the words about matrices outside of the limits of n, if there are any."""
     found = [r["reason"] for r in rows if r["status"] == "SKIPPED" and glob.has_magic(r["matrix"])]
-    return "".join(f"; {reason}" for reason in found)
+    return "".join(f"; besides, {reason}" for reason in found)
 
 
 def models(runs):
@@ -125,11 +126,12 @@ def most(rows, key):
 
 
 def reasons(rows):
-    """Return the kinds of reasons, counted."""
+    """Return the kinds of reasons, counted, in brackets; nothing if there are none."""
     kinds = defaultdict(int)
     for row in rows:
         kinds[row["reason"].partition(":")[0].partition(" is above")[0].split(" = ")[0]] += 1
-    return ", ".join(f"{n} because {kind}" for kind, n in kinds.items()) or "none"
+    told = ", ".join(f"{n} because {kind}" for kind, n in kinds.items())
+    return told and f" ({told})"
 
 
 def section(title, head, rows):

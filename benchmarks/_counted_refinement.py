@@ -103,7 +103,7 @@ def gmres(product, z, tol, most=None, dtype=np.float64):
     Parameters
     ----------
     product : function, (n,) -> (n,)
-        v -> M^-1 A v.  Its precision is its own.
+        v -> M^-1 A v, in a precision of its own choice, whatever `dtype` is.
     z : array, shape (n,)
         The preconditioned residual.
     tol : float

@@ -112,7 +112,7 @@ def powers(xp, largest):
 
 
 def moved(pivots, m):
-    """Return where the rows that a panel with m rows moves come from, and where they go to."""
+    """Return the old and the new positions of the rows that the swaps of a panel with m rows move."""
     order = np.arange(m)
     for k, other in enumerate(pivots.tolist()):
         order[[k, other]] = order[[other, k]]

@@ -24,10 +24,10 @@ SOURCES = {
     "bf16": (
         "B. Vieublé, thesis, University of Toulouse, 2022, table 5.3: BF16 factors with every operation "
         "rounded, residuals in quadruple precision; the number of LU solves until the forward error is below "
-        "4.44e-16; the best of eight inner tolerances and five scalings. How solves are counted was read in "
-        "the program Itref.jl of the repository bvieuble/Itref.jl, at its commit 57caa4d. The matrices "
-        "dw256B, dw1024, fs_541_4, rajat12, bp_600, bwm2000, meg1, lnsp_511, gre_1107, spaceStation_7, "
-        "reorientation_3 and lung1 of the table were not at hand."
+        "4.44e-16; the best of eight inner tolerances and five scalings. We took the rule by which solves "
+        "are counted from the program Itref.jl of the repository bvieuble/Itref.jl, at its commit 57caa4d. "
+        "The matrices dw256B, dw1024, fs_541_4, rajat12, bp_600, bwm2000, meg1, lnsp_511, gre_1107, "
+        "spaceStation_7, reorientation_3 and lung1 of the table were not at hand."
     ),
     "scaling": (
         "N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551, and the results "
@@ -42,9 +42,9 @@ SOURCES = {
         "N. J. Higham, S. Pranesh, SIAM J. Sci. Comput. 43 (2021), A258-A277, and the results in the "
         "repository SrikaraPranesh/fp16_Cholesky: Cholesky factors of the scaled and shifted matrix in FP16, "
         "every operation rounded, or in FP32; steps of GMRES and of CG until the backward error is below "
-        "n u. How a cycle ends was read in cholir_test.m, and in gmresir3.m and cgir3.m of the repository "
-        "SrikaraPranesh/Multi_precision_NLA_kernels. The matrices mesh2e1, bcsstk07, bcsstm06, bcsstm07, "
-        "bcsstk20 and bcsstm20 of the table were not at hand."
+        "n u. We took the rule by which a cycle ends from cholir_test.m, and from gmresir3.m and cgir3.m of "
+        "the repository SrikaraPranesh/Multi_precision_NLA_kernels. The matrices mesh2e1, bcsstk07, "
+        "bcsstm06, bcsstm07, bcsstk20 and bcsstm20 of the table were not at hand."
     ),
     "limits": (
         "E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847, and P. Amestoy et al., SIAM J. "
@@ -117,8 +117,8 @@ SCALING = (
 )
 
 
-# Percentage of the nonzeros that FP16 rounds to zero.  Before, rows and then columns are scaled to a largest
-# entry of 1 (first number), or of the largest number of FP16 (second number).
+# Percentage of the nonzeros that FP16 rounds to zero.  Before rounding, rows and then columns are scaled to a
+# largest entry of 1 (first number), or of the largest number of FP16 (second number).
 FLUSHED = {
     "steam1": (2.85, 0.0),
     "arc130": (44.84, 36.45),

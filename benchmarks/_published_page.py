@@ -45,9 +45,10 @@ def page(name, facts, rows):
         "",
         f"Ours: {OURS[name]}",
         "",
-        f"{len(rows)} rows: {agreeing} agree ({ALLOWED.get(name, 'within two steps or a fifth')}), "
+        f"{len(rows)} rows: {agreeing} agree{'' if name in ALLOWED else ' (within two steps or a fifth)'}, "
         f"{len(rows) - agreeing - unexplained} differ for the reason that is given; not explained: "
-        f"{unexplained}. A dash means no convergence, or not run." + of_medians(rows),
+        f"{unexplained}.{ALLOWED.get(name, '')} A dash means no convergence, or not run."
+        + of_medians(rows),
         "",
         *table(columns, rows, functools.partial(cell, digits=DIGITS.get(name, 1))),
         "",
@@ -69,7 +70,7 @@ def table(columns, rows, cell):
 
 
 def is_flushed(row):
-    """Tell whether a row is one of the nonzeros that are lost by rounding."""
+    """Tell whether a row belongs to the table of nonzeros that are lost by rounding."""
     return "theirs, xmax" in row
 
 
@@ -104,7 +105,8 @@ def cell(value, digits=1):
     if isinstance(value, list):
         least, most = map(cell, spread(value))
         median = middle(value)
-        told = cell(median) if median is None else f"{median:g}"  # 38.5 is between two counts
+        # A median such as 38.5 is the mean of two counts.
+        told = cell(median) if median is None else f"{median:g}"
         return told + (f" ({least} to {most})" if least != most else "")
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -121,10 +123,11 @@ OURS = {
     "bf16": (
         "'ir' is LU-IR. The others are GMRES-IR; the letters are the precisions of the factors, of the "
         "vectors of GMRES, and of its products with A and with the inverse of the factors: B is BF16, S "
-        "FP32, D FP64 and Q quadruple precision. 'every operation' and 'tensor cores' are LU-IR and FGMRES "
-        "of tcsolve, whose GMRES is in FP64: the number of LU solves until the backward error is below u "
-        f"sqrt(n). 'every operation' rounds each to BF16, for n up to {MOST_EACH}; 'tensor cores' rounds the "
-        "operands of updates between panels of 32 columns. 'as they count' is a model of their program, "
+        "FP32, D FP64 and Q quadruple precision. The columns 'every operation' and 'tensor cores' have the "
+        "number of LU solves of tcsolve's LU-IR and FGMRES until the backward error is below u sqrt(n). The "
+        "vectors of this FGMRES and its products with A are in FP64. 'every operation': the result of each "
+        f"operation of the LU is rounded to BF16, for n up to {MOST_EACH}; 'tensor cores': the operands of "
+        "updates between panels of 32 columns are rounded. 'as they count' is a model of their program, "
         "where Q has the 64 bits of extended precision: the rows, then the columns, are divided by their "
         "largest entries, and all entries are multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by "
         "the rounded inverses of the pivots; the first x, and the corrections of LU-IR, are in BF16 with "
@@ -135,8 +138,8 @@ OURS = {
         "median of these counts, and in brackets their range. 'multiplier 1' is the same with that "
         "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
         "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa' is in the "
-        "2-norm, of A and of the scaled matrix. For hangGlider_2 both are not those of the thesis, so theirs "
-        "seems to be another matrix; the others agree."
+        "2-norm, of A and of the scaled matrix. For hangGlider_2 neither condition number is that of the "
+        "thesis, so the thesis seems to use another matrix. For all other matrices they agree."
     ),
     "scaling": (
         "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "
@@ -147,42 +150,45 @@ OURS = {
         "Our scales are powers of two. 'as they count': the factors of 'every operation' with random b, "
         "GMRES with left preconditioning that ends at a reduction by 1e-4 (for x in FP32 1e-2), and a "
         "backward error below n 2^-52 (n 2^-23), which is the bound of their program; for x in FP32 the "
-        f"vectors of GMRES are in FP32; for {COUNTED} b the median, and in brackets the range. 'rounded "
-        "once': the same with the factors of their program: the LU of the matrix that is rounded to FP16 is "
-        "computed in FP64, and L and U are then rounded to FP16. Its scales are no powers of two, and its "
-        "first x is rounded to FP16. 'kappa' is in the infinity norm, of A and of the scaled matrix. For "
-        "nos1 those of the scaled matrices differ from theirs by 3 % and 1 %, and the reason is not known; "
-        "the others agree in three digits, or nearly."
+        f"vectors of GMRES are in FP32. The cell has the median over {COUNTED} random b, and in brackets the "
+        "range. 'rounded once': the same with the factors of their program: the LU of the matrix that is "
+        "rounded to FP16 is computed in FP64, and L and U are then rounded to FP16. As in their program, the "
+        "scales are not powers of two, and the first x of the scaled system is rounded to FP16. 'kappa' is "
+        "in the infinity norm, of A and of the scaled matrix. For nos1 those of the scaled matrices differ "
+        "from theirs by 3 % and 1 %, and the reason is not known; the others agree in three digits, or "
+        "nearly."
     ),
     "spd": (
         "FGMRES or CG by `tcsolve.refine`, whose cycles aim at the bound, for one random b. The bound is n u "
         "as theirs, but only their backward error has ||b|| in its denominator. 'as they count': their "
         "backward error; a cycle ends at a reduction by 1e-4 (1e-2 if the products are in "
         "FP64 and the factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
-        "preconditioned residual, CG the residual; the first x is in FP32 with factors in FP32, and CG "
-        f"rounds it to FP16 with factors in FP16. For {COUNTED} b the median, and in brackets the range. All "
-        "our products are in FP64. 'not scaled': A + c u t I is factored, where t is the largest diagonal "
-        "entry and c u the shift. 'kappa' is in the 2-norm, and agrees with theirs."
+        "preconditioned residual, CG the residual. If the factors are in FP32, the first x is in FP32. If "
+        "they are in FP16, CG rounds the first x to FP16. The cell has the median over "
+        f"{COUNTED} random b, and in brackets the range. All our products are in FP64. 'not scaled': A + c u "
+        "t I is factored, where t is the largest diagonal entry, u is the roundoff of FP16, and c is the "
+        "number in the column 'shift / u'. 'kappa' is in the 2-norm, and agrees with theirs."
     ),
     "limits": (
         "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the "
-        "proved limits themselves. 'ours' is the largest up to which all runs converge: to a backward "
-        "error of u sqrt(n), or, with residuals and products of A in double-double and factors that are "
-        "applied in FP64, to a forward error of 2 u in the infinity norm. This error is known for "
-        "condition numbers up to about 3e15, and a run whose error is not known does not count. 'fails "
-        "at' is the next one (a dash: none), and 'in n/2 steps' is the largest up to which all runs "
-        "converge in at most n/2 steps. 'fgmres' has the factors as right preconditioner, 'gmres' as left "
-        "preconditioner, which the theory assumes. "
-        "There are no FP8 factors in tcsolve, so the limits for FP8 are not compared. The limits of FGMRES "
-        "depend on the order of the sums in BLAS, and so on the processor."
+        "proved limits themselves. 'ours' is the largest condition number up to which all runs converge. A "
+        "run for the backward error converges if this error is at most u sqrt(n); one for the forward error "
+        "if this error is at most 2 u in the infinity norm. In the runs for the forward error, residuals and "
+        "products with A are in double-double, and the factors are applied in FP64. The forward error is "
+        "known for condition numbers up to about 3e15, and a run whose error is not known does not count. "
+        "'fails at' is the next condition number (a dash: none), and 'in n/2 steps' is the largest up to "
+        "which all runs converge in at most n/2 steps. 'fgmres' has the factors as right preconditioner, "
+        "'gmres' as left preconditioner, which the theory assumes. There are no FP8 factors in tcsolve, so "
+        "the limits for FP8 are not compared. The limits of FGMRES depend on the order of the sums in BLAS, "
+        "and so on the processor."
     ),
 }
-# Digits after the point, if they are not one.
+# Digits after the point, for the tables where it is not 1 digit.
 DIGITS = {"scaling": 2, "spd": 2}
 # What the page says about rows that agree, for tables that do not compare counts.
 ALLOWED = {
     "limits": (
-        f"not below the proved limit, and at most {LARGER} times above it: a theorem holds for the worst "
-        "rounding errors, so it is contradicted only by a smaller limit"
+        f" A limit agrees if it is at least the proved one, and at most {LARGER} times the proved one. A "
+        "theorem holds for the worst rounding errors, so only a smaller limit contradicts it."
     ),
 }

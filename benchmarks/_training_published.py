@@ -171,7 +171,7 @@ def explained(row, what, theirs):
 
 
 def of_the_steps(row):
-    """Return the reason c, or None: fewer steps of a solve with a slower LU save most of the time."""
+    """Return reason c if a solve with a slower LU but fewer steps saves most of the time, else None."""
     steps, taken = row["products"]
     if taken is None or not steps < row["steps"] or taken > (1 - MOST) * row["seconds"]:
         return None
@@ -181,7 +181,11 @@ def of_the_steps(row):
 
 
 def of_the_rest(row, theirs):
-    """Return the reason b, or None: the LU alone is fast enough."""
+    """Return reason b, or None.
+
+    The speed-up of the LU alone must agree with the published one, or exceed it, and the LU alone must take
+    less time than the solve.
+    """
     alone = lu_alone(row["n"], row["dominant"])
     if alone and alone[1] / alone[0] >= theirs[0] * (1 - SHARE) and alone[0] < row["seconds"]:
         return f"b: {1e3 * alone[0]:.0f} of {1e3 * row['seconds']:.0f} ms"
@@ -189,7 +193,7 @@ def of_the_rest(row, theirs):
 
 
 def of_small_n(row):
-    """Return the reason d, or None: not even FP64 reaches its rate."""
+    """Return reason d if n is small and not even FP64 comes near its largest rate, else None."""
     if row["n"] > SMALL or not row["rate"] or row["rate"] > FIXED * row["top rate"]:
         return None
     return f"d: {row['rate']:.1f} of {row['top rate']:.0f} TFLOP/s"

@@ -224,7 +224,10 @@ class Run:
         return self.elapsed > self._options.seconds
 
     def add(self, how, make, names):
-        """Add the rows of `how`, which is `one` or `several`; if the time is up, only count a missing row."""
+        """Add the rows that the function `how` (`one` or `several`) makes.
+
+        If the time is up, only count a missing row.
+        """
         if self.is_over:
             self._facts["left"] += 1
             return

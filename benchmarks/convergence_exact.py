@@ -29,7 +29,7 @@ def page(facts, rows):
         f"{len({r['matrix'] for r in rows})} matrices, n from {min(r['n'] for r in rows)} to "
         f"{max(r['n'] for r in rows)}, of the SuiteSparse collection and generated; {len(rows)} runs in "
         f"{sum(r['seconds'] for r in rows):.0f} s. ir is classical refinement, fgmres flexible GMRES, gmres "
-        "GMRES-IR. Steps are medians, of the matrices that both solve.",
+        "GMRES-IR. The steps are medians over the matrices that converge with both kinds of sums.",
         "",
         "| factors | method | FP32 sums | H200 sums | only FP32 | only H200 | steps | steps, H200 "
         "| same steps |",

@@ -125,10 +125,11 @@ def page(facts, rows):
         "|" + " --- |" * len(HEAD),
         *("| " + " | ".join(told(row)) + " |" for row in rows),
         "",
-        "Medians of samples that alternate; the ratio of the smallest samples is less disturbed by other "
-        "work on the machine.  The peers verify nothing.  Measured with "
-        f"`benchmarks/cpu.py --ratios` on {facts['cpu']}, threads of BLAS: {facts['threads']}; numpy "
-        f"{facts['numpy']}, scipy {facts['scipy']}; commit {facts['commit']}, {facts['date']}.",
+        "Times are medians.  Samples of tcsolve and of the peer are taken in turn.  The ratio of the "
+        "smallest samples is less disturbed by other work on the machine.  The peers verify nothing.  "
+        f"Measured with `benchmarks/cpu.py --ratios` on {facts['cpu']}, threads of BLAS: "
+        f"{facts['threads']}; numpy {facts['numpy']}, scipy {facts['scipy']}; commit {facts['commit']}, "
+        f"{facts['date']}.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -25,7 +25,7 @@ __device__ __forceinline__ void multiply_add(unsigned& sums, unsigned x, unsigne
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 fp16_update(unsigned short* c, const unsigned short* a, const unsigned short* b, int depth, long long n, long long pitch) {
-    // A has its rows side by side, so that a thread reads PER of them at once.
+    // The tile of A is stored transposed, so that a thread reads the entries of PER rows at once.
     __shared__ alignas(16) unsigned short of_a[DEPTH][TILE + PER], of_b[DEPTH][TILE];
     const int t = threadIdx.x, row = t / (TILE / PER) * PER, column = t % (TILE / PER) * PER;
     c += (static_cast<long long>(blockIdx.y) * TILE + row) * pitch + blockIdx.x * TILE + column;

@@ -14,6 +14,7 @@ import json
 import numpy as np
 from _figures import by, curve, figure, finish, ticks, try_to_draw
 from _harness import RESULTS, arguments, machine, save
+from _papers import QUOTES
 from gemm import Reference, judged
 
 from tcsolve import gemm, gemm_bound
@@ -100,6 +101,7 @@ def page(facts, rows):
         for level in LEVELS:
             cells = [told(levels[level].get(n), found[MEASURED][level].get(n)) for n in sizes]
             lines.append(f"| {name} | {level} | " + " | ".join(cells) + " |")
+    (loss,) = QUOTES["error"]
     beyond = sum(not row["within"] for row in rows)
     lines += [
         "",
@@ -115,6 +117,9 @@ def page(facts, rows):
         *largest(rows, sizes),
         "",
         f"Errors beyond the bound of `gemm_bound`: {beyond} of {len(rows)}.",
+        "",
+        f"Theirs, measured on a V100: {loss.value} ({loss.source.name}). Without a number, no error here can "
+        "be compared with theirs.",
         "",
         f"Emulated with `benchmarks/gemm_models.py` on {facts['cpu']}, commit {facts['commit']}, "
         f"{facts['date']}; measured on {measured()[0]['gpu']}, commit {measured()[0]['commit']}.",

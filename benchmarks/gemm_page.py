@@ -83,7 +83,7 @@ def square(results):
 
 
 def three_for_nothing(rows):
-    """Return the sentence about three products at the FP16 rate of cuBLAS, if splitting took no time."""
+    """Return the sentence on the rate that three FP16 products by cuBLAS would have without the splitting."""
     told = []
     for n in values(rows, "n"):
         half = first(rows, n=n, dtype="float16", engine="cublas") or {}

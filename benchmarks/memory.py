@@ -228,7 +228,8 @@ def worst(rows):
         (known, "if the plan is complete before the start"),
         (
             counted,
-            "if the solve adds bytes to its plan (slow or failing refinement, other matrices)",
+            "if the solve adds bytes to its plan (refinement is slow or fails, or the matrix is badly "
+            "scaled, has huge entries, or is stored by columns)",
         ),
     ):
         if ratios:

@@ -5,8 +5,8 @@
 The tables are bf16, scaling, spd and limits.  The page, in the folder of the JSON, compares our counts
 with theirs.  It gives a reason for each difference that a rule explains, and counts the others.
 
-The models that round every operation are slow.  On two cores scaling takes about one minute, spd two, and
-bf16 and limits about ten each.
+The models that round every operation are slow.  On two cores scaling takes about one minute, spd two, limits
+ten and bf16 twenty.
 """
 
 import concurrent.futures
@@ -35,7 +35,7 @@ GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 SCALING_PRECISIONS = (("FP64", np.float64, 1e-4, 2.0**-52), ("FP32", np.float32, 1e-2, 2.0**-23))
 # The methods of the BF16 table that tcsolve has.  Its GMRES has FP64 vectors and products.
 OUR_METHODS = {"ir": "ir", FP64_GMRES: "fgmres"}
-# The condition numbers of that table, and the words for theirs.
+# Condition numbers in the BF16 table: the key of ours, and the key of the published one after 'theirs'.
 KAPPAS = (("kappa", "kappa"), ("kappa scaled", "scaled"))
 # The precisions of the positive definite table (factors, x, products), the factors, and the reduction at
 # which a cycle ends.  The last are factors of a matrix that is shifted, but not scaled.

@@ -26,8 +26,8 @@ import numpy as np
 from _harness import RESULTS, arguments, gpu, machine, save, summary, unless_drawn
 from tables import source, table
 
-# Seconds that the samples of one solver in one row may take, seconds that they take at least, and their
-# smallest number; and the seconds of one turn.
+# Most and least seconds for the samples of one solver in one row, and the least number of samples; and the
+# seconds of one turn.
 PATIENCE, LEAST_SECONDS, LEAST_SAMPLES = 0.5, 0.05, 3
 TURN_SECONDS = 0.005
 # The largest backward error of a valid FP64 answer: of a peer, and of ours in units of u sqrt(max(n, 8)).

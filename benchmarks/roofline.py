@@ -217,7 +217,10 @@ def measure(n, precision, repeats, rates, timeline):
 
 
 def solve_again(a, b, precision):
-    """Return the fourth solution with the same factors, whose condition is known; launch steps one by one."""
+    """Return the fourth solution with the same factors.
+
+    Their condition is known, and no step is launched ahead.
+    """
     import tcsolve
     from tcsolve._paths import switched_off
 

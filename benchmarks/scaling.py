@@ -10,7 +10,7 @@ from _harness import arguments, machine, save
 
 from tcsolve import Plan, matrices, solve_ex
 
-# Matrices of the collection with a condition number that scaling reduces by a factor of 100 or more.
+# A matrix is taken if scaling reduces its condition number by at least this factor.
 GAIN = 1e2
 
 

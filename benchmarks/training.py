@@ -1,7 +1,7 @@
 """What do FP32 and FP16 factors gain over FP64 in time and energy on the problems of a study of 2020?
 
     python benchmarks/training.py                        # on a GPU; no problem begins after --seconds
-    python benchmarks/training.py --resume               # the rows that are missing, with their commit
+    python benchmarks/training.py --resume               # only missing rows, marked with this run's commit
     python benchmarks/training.py --emulated             # on a CPU: the steps of FP16 without tensor cores
     python benchmarks/training.py --device cpu --problem "type 4:200" poisson:225
 
@@ -39,7 +39,7 @@ from _training_published import beside
 
 import tcsolve
 from tcsolve import Plan, matrices
-from tcsolve._study.energy import measure_energy
+from tcsolve._study.energy import energy_of, measure_energy
 
 # The most telling problems come first, because the time may run out.
 DEFAULTS = (
@@ -57,6 +57,7 @@ OURS = {
     "three FP16 products": Plan("fp16x3", **STEPS),
 }
 PLAIN = "FP16 without tensor cores"
+WITH_ENERGY = (*OURS, PLAIN)
 CUSOLVER = {"cuSOLVER FP32": "ds", "cuSOLVER FP16": "dh", "cuSOLVER TF32": "dx"}
 LARGEST_FOR_CUSOLVER = 46340  # for larger n its 32-bit n * n overflows
 
@@ -148,17 +149,25 @@ def rows_of(xp, name, a, facts, options, done=()):
                 if solver in OURS:
                     problem = SimpleNamespace(a=a, b=b, n=n)
                     row |= measure_energy(problem, OURS[solver], options.device)
+                elif solver == PLAIN:
+                    call = lambda s=solve: float(s.run(a, b)[0][0])  # noqa: E731
+                    row |= energy_of(lambda call=call: call, 2 / 3 * n**3, options.device)
         except Exception as reason:  # a solver that fails is a result, too
             row |= {"solved": False, "error": f"{type(reason).__name__}: {reason}"}
         yield row
 
 
 def measure(options, path, facts, rows):
-    """Append the rows of the missing problems until the time is over; return the late ones."""
+    """Append the rows of the missing problems until the time is over.
+
+    Return the names of the problems for which no time was left.
+    """
     xp, end, late = np, time.monotonic() + options.seconds, []
     if options.device == "cuda":
         import cupy as xp
     for name, made in problems_of(options.problem, options.matrix, options.folder):
+        for row in [row for row in rows if row["problem"] == name and lacks_energy(row)]:
+            rows.remove(row)
         here = [row for row in rows if row["problem"] == name]
         done = {row["solver"] for row in here}
         if here and done >= set(solvers_for(options, here[0]["n"])):
@@ -181,6 +190,11 @@ def measure(options, path, facts, rows):
         if options.device == "cuda":
             xp.get_default_memory_pool().free_all_blocks()
     return late
+
+
+def lacks_energy(row):
+    """Tell whether a row was measured before its solver had an energy."""
+    return row["solver"] in WITH_ENERGY and "seconds" in row and "energy" not in row
 
 
 def estimated(xp, a):
@@ -233,6 +247,7 @@ def page(facts, rows, emulated=(None, ())):
         "x misses the bound.",
         "",
         *of_plain(names),
+        *of_types(rows),
         "| problem | n | kappa | FP64 | " + " | ".join(others) + " |",
         "| --- " * (4 + len(others)) + "|",
     ]
@@ -266,6 +281,18 @@ def of_plain(names):
     ]
 
 
+def of_types(rows):
+    """Return the lines about the types, if a problem has one."""
+    if not any(row["problem"].startswith("type ") for row in rows):
+        return []
+    return [
+        "Types 1 to 6 are those of the study of 2020 of A. Haidar et al. Type 1 is diagonally dominant. The "
+        "others have given singular values: log-uniform (2), clustered (3 and 4) or arithmetic (5 and 6). "
+        "Types 2, 3 and 5 are positive definite; types 4 and 6 are not.",
+        "",
+    ]
+
+
 def of_later(rows):
     """Return a sentence on the rows of a run that was resumed with another commit."""
     later = {(row["solver"], row["commit"], row["date"]) for row in rows if "commit" in row}
@@ -290,7 +317,7 @@ def energy(rows, problems):
     if not known:
         reasons = sorted({row["energy"] for row in rows if "energy" in row})
         return [f"Energy: {'; '.join(reasons) or 'not measured'}.", ""]
-    names = [name for name in OURS if any(row["solver"] == name for row in known)]
+    names = [name for name in WITH_ENERGY if any(row["solver"] == name for row in known)]
     lines = [
         "## Energy",
         "",
@@ -344,7 +371,10 @@ def read(path):
 
 
 def run(options, path):
-    """Measure what is missing in the file `path`, or everything; return those for which no time was left."""
+    """Measure what is missing in the file `path`, or everything.
+
+    Return the problems for which no time was left.
+    """
     facts, rows = read(path) if options.resume else (None, [])
     now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
     facts, count = facts or now, len(rows)

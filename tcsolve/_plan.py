@@ -35,7 +35,7 @@ class Plan:
 
     Parameters
     ----------
-    update : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or the name of a model
+    update : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'} or an emulated arithmetic
         Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.  'fp16@h200',
         for instance, emulates the tensor cores of that GPU bit for bit, and 'fp16@each' rounds the result of
         every operation of the LU.  'auto' selects the update that is predicted to be fastest, as
@@ -142,7 +142,7 @@ def next_rung(update, working):
     """Return the next more precise update after `update`, or None at the top.
 
     `working` is the precision of the answer, 'fp32' or 'fp64'.  'fp16x3' follows 'fp16', 'bf16' and 'tf32'.
-    Its factors are as accurate as those in FP32, so for an FP64 answer 'fp64' follows both.
+    Its factors are as accurate as those of 'fp32', so for an FP64 answer 'fp64' follows 'fp16x3' and 'fp32'.
     An emulated GPU has its own 'fp16x3'.
     """
     update, at, unit = update.partition("@")

@@ -1,5 +1,6 @@
 """Fixtures: the array libraries, and skips that a switch turns into failures."""
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -47,6 +48,9 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[TALLIES] = []
+    # The thousands of tests that are collected stay until the end.  The garbage collector would look at them
+    # again and again, which takes a quarter of the time of the collection.
+    gc.disable()
 
 
 def compiles(item):
@@ -64,6 +68,8 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish(session):
     """Let another process compile the kernels while the tests that need none run."""
+    gc.freeze()
+    gc.enable()
     chosen = sum(map(compiles, session.items))
     alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
     if alone and 100 < chosen < len(session.items) / 2 and importlib.util.find_spec("cupy"):

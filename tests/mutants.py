@@ -303,8 +303,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/ladder/condition.py",
-        "own = own or self._condest(near)  # gecon has not compared its estimate with A",
-        "own = own and self._condest(near)  # gecon has not compared its estimate with A",
+        "own = own or self._condest(near)  # gecon has no `doubt`",
+        "own = own and self._condest(near)  # gecon has no `doubt`",
     ),
     Mutant(
         "solve",

@@ -83,7 +83,7 @@ struct Fragment {
 
     __device__ __forceinline__ bool has_faint() const { return min(top[0], top[LINES - 1]) < FAINT; }
 
-    // Multiplies the entries of faint lines by the rest of 2^fit(top), beyond 2^126.
+    // Multiplies the entries of faint lines by 2^(fit(top) - 126), the factor that scale_for leaves out.
     __device__ __forceinline__ void lift(float (&x)[SLICES][REGISTERS][WORD]) const {
         #pragma unroll
         for (int i = 0; i < SLICES * REGISTERS * WORD; ++i) {
@@ -265,7 +265,7 @@ __device__ __forceinline__ float plain(const char* a, const char* b, int i, int 
     return float(sum);
 }
 
-// Removes any scales, and computes results anew that have an Inf or NaN in their row or column.
+// Removes scales of any size.  Recomputes each result whose row of A or column of B has an Inf or NaN.
 template <typename A, typename B, typename T>
 __device__ __forceinline__ void unscale_any(
     T (&d)[4], const FragmentA& fa, const Columns& columns, const char* const (&a)[2], const char* const (&b)[2],

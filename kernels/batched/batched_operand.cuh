@@ -18,8 +18,8 @@ struct Operand {
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
     // Bytes that start inside a 16-byte word keep their offset in it.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // Bytes of a unit, which is read at a time; number of units that fill all banks once; number of units that are
-    // permuted among themselves.
+    // UNIT: bytes that are read at a time.  IN_BANKS: units that fill all banks once.  MIXED: units that are permuted
+    // among themselves.
     static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
     static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
                                  : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8
@@ -172,6 +172,6 @@ struct Operand {
 
 using OperandA = Operand<M, !TRANS_A, STORE_A>;
 using OperandB = Operand<N, TRANS_B, STORE_B>;
-// An operand that is one matrix for all products is kept before the stages.
+// An operand that is one matrix for all products lies in front of the stages in shared memory.
 constexpr int KEPT_A = STORE_A == 2 ? OperandA::BYTES : 0, KEPT_B = STORE_B == 2 ? OperandB::BYTES : 0;
 constexpr int STAGE_A = OperandA::BYTES - KEPT_A, STAGE_BYTES = STAGE_A + OperandB::BYTES - KEPT_B;

@@ -83,7 +83,7 @@ __device__ __forceinline__ void residual(
 }
 
 // Judges the answers of a system.  The first k columns in `factors` are the solutions for b, the others those for the
-// random vectors.  `seen` is what this thread has seen.
+// random vectors.  `seen` is what this thread has noted about the entries of A (reading.cuh).
 template <typename Factors>
 __device__ __forceinline__ void judge_answers(
     Factors& factors, const Reading& read, const Sides& sides, T_A* answers, const Scratch& room, Sizes of,

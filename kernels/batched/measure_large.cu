@@ -17,7 +17,8 @@
 // Grid count (1 + ceil(n / 8) + ceil(n / 32)), block 256: for each system one block for y, then blocks for rows, one to
 // a warp, then blocks for columns, 32 to a block.
 // Defines T_A (float or double), COMPLEX (0 or 1).
-// Rounding: norms in FP64, in an order that depends on n, below and above alone; residuals are summed in two doubles.
+// Rounding: norms in FP64, in an order that depends only on n, `below` and `above`; residuals are summed in two
+// doubles.
 
 #include "batched/reading.cuh"
 #include "common/reduce.cuh"

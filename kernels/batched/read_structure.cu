@@ -42,7 +42,7 @@ __device__ __forceinline__ void load(
     }
 }
 
-// The largest v of all threads; no v may be NaN; no number is NaN.
+// The largest v of all threads.  No v may be NaN; the numbers of `tell` never are.
 __device__ __forceinline__ double largest_of_block(double v) {
     __shared__ double of_warp[HEIGHT];
     v = over_lanes(v, [](double x, double y) { return fmax(x, y); });

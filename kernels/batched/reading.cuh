@@ -65,8 +65,8 @@ struct Seen {
     // twice an imaginary part on the diagonal counts as such a difference.
     double apart = 0;
     double largest = 0;  // the largest |a_ij| of entries that are read
-    // Whether there is a nonzero entry that is not read, or an imaginary part on the diagonal beyond rounding; a NaN
-    // or Inf; a zero on the diagonal.
+    // beyond: a nonzero entry is not read, or an imaginary part on the diagonal is beyond rounding.  spoilt: there is a
+    // NaN or Inf.  zero: there is a zero on the diagonal.
     bool beyond = false, spoilt = false, zero = false;
 
     __device__ __forceinline__ void note(const Band& band, int i, int j, Number given, Number stands) {

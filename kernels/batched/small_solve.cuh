@@ -194,7 +194,8 @@ struct Residual {
         if (!COMPLEX) return;
         re.add_product(u.im, v.im), im.add_product(-u.re, v.im), im.add_product(-u.im, v.re);
     }
-    // The result of groups of OF neighbouring lanes with the same bound, of which one has begun with b, others with 0.
+    // The result of a group of OF neighbouring lanes.  One lane began with b, the others with 0, all with the same
+    // bound.
     template <int OF>
     __device__ __forceinline__ Number over_group() const {
         return {re.total<OF>(), COMPLEX ? im.total<OF>() : 0.0};

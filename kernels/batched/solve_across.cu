@@ -11,10 +11,11 @@
 //
 // A block keeps COLUMNS columns of (A, b, random vectors) in registers.  Thread t has the rows t + THREADS r.  Step j
 // subtracts multiples of the pivot row from all other rows, also from those of earlier pivots.  The block with column j
-// chooses the pivot row and writes the multipliers to `room`; all blocks with columns to the right read them.  So
-// the right-hand sides become the solutions times the pivots, without a back substitution.  Rows are not moved.
+// chooses the pivot row and writes the multipliers to `room`; all blocks with columns to the right read them.  Because
+// rows of earlier pivots are updated too, the right-hand sides become the solutions times the pivots, without a back
+// substitution.  Rows are not moved.
 //
-// A number in `room` is there as soon as the upper half of each part is not all ones, so there are no flags.  A block
+// A number in `room` has been written once no part has an upper half of all ones, so no flags are needed.  A block
 // takes its columns when it starts, and waits only for blocks of the same system with columns to the left, which have
 // started before.  So some block can always go on, also if the device has no room for all of them.  The first block of
 // each system starts first, then the second of each: then the blocks of a long stack do not wait for each other.
@@ -128,7 +129,8 @@ __device__ __forceinline__ Number fast_inverse(Number v) {
 
 struct Shared {
     Entry rows[2][2][COLUMNS];  // pivot rows; the next step, or the next two, use the other half
-    Entry scale[2];  // in `lead`, the reciprocal of the pivot; in `follow`, `between`
+    // `lead`: reciprocal of the pivot; `follow`: multiplier of the second pivot row in the first step
+    Entry scale[2];
     uint4 keys[WARPS / 4];
     unsigned block;
     int broken;  // the first step whose pivot is not allowed
@@ -167,7 +169,7 @@ struct Rows {
         }
     }
 
-    // Takes two steps of another block.
+    // Applies two elimination steps whose pivots another block has chosen.
     __device__ __forceinline__ void follow(Step& one, Step& two, Shared& shared, int j) {
         const int half = j / 2 % 2;
         Entry ignored;
@@ -198,8 +200,8 @@ struct Rows {
         return key;
     }
 
-    // Takes steps of this block, from j to `end`, and sends them.  LIVE columns are left, column j in place 0: a step
-    // moves all columns by one place.
+    // Does the steps j to end - 1, whose pivots this block chooses, and sends their multipliers.  LIVE columns are
+    // left, column j in place 0: a step moves all columns by one place.
     template <int LIVE>
     __device__ __forceinline__ void lead(Sent* sent, Shared& shared, Index kind, int j, int end) {
         unsigned keys[ROWS], *const of_warp = reinterpret_cast<unsigned*>(shared.keys) + threadIdx.x / WARP;

@@ -7,9 +7,9 @@
 //
 // The lower triangle is kept in row-major tiles of 8 x 8.  Lane l of a warp has the numbers 2 l and 2 l + 1 of a tile.
 // A product A B^T takes two instructions: one sums over the even columns of both tiles, the other over the odd ones.
-// For them a lane needs just these numbers of A and of B, and gets those of the sum.  So a warp loads a tile by 16
-// bytes a lane, without bank conflicts.  Right-hand sides and random vectors are rows of tiles below the matrix; the
-// factorization solves with L for them.
+// For both, a lane needs exactly its two numbers of A and of B, and gets its two numbers of the sum.  So a warp loads a
+// tile by 16 bytes a lane, without bank conflicts.  Right-hand sides and random vectors are rows of tiles below the
+// matrix; the factorization solves with L for them.
 //
 // Warp w has the rows of tiles w, w + WARPS, ...  Step p makes column p of L.  There is one barrier for each step:
 // before it, the warp with row p has made the inverse of the diagonal tile of L, which takes the place of the tile.

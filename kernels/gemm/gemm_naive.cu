@@ -12,8 +12,8 @@
 // Defines T_IN (fp16, bf16, float, int8), T_LOW (what the tensor cores multiply: fp16, bf16, tf32, int8), and
 // REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float).
 //
-// Rounding: the tensor core sums the products of a slice (16 k of a 16-bit format).  If T_IN is float, the sums of
-// slices are added to nearest in FP32 registers; else the tensor core adds them, too.
+// Rounding: the tensor core sums the products of a slice (16 values of k in a 16-bit format).  If T_IN is float, the
+// sums of slices are added in FP32 registers, rounded to nearest; else the tensor core adds them, too.
 
 #include "gemm/gemm.cuh"
 

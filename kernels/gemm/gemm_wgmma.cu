@@ -39,9 +39,10 @@
 // three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096, 8192 and 16384
 // (H200, benchmarks/results/gemm.json).
 //
-// Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 64 k, the small
-// products first, and these sums are added to nearest in FP32 registers, so that the truncation errors of the tensor
-// cores do not accumulate along k.  The second set of registers leaves room for tiles of only 128 columns.
+// Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum 64 values of k at a time,
+// small products first; these sums are added in FP32 registers, rounded to nearest, so that the truncation errors of
+// the tensor cores do not accumulate along k.  The sums over 64 values of k and the total need two sets of registers,
+// so tiles have only 128 columns.
 //
 // Results: a warp writes its sums to shared memory, 2 KB at a time.  The copy engine adds them to C in the second-level
 // cache, rounded to nearest, while the next tile is multiplied.  If the threads read C, added their sums and wrote C,
@@ -125,7 +126,8 @@ struct Schedule {
         return work && *reinterpret_cast<volatile unsigned*>(work) >= unsigned(count());
     }
 
-    // The tile after `last` (NO_TILE: the first one); NO_TILE if block 0 of the cluster must tell.
+    // The tile after `last` (NO_TILE: the first one); NO_TILE in the other block of a cluster if block 0 chooses the
+    // tile and sends its number.
     __device__ __forceinline__ int next(int last) const {
         if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
         return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;
@@ -244,7 +246,7 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// Each warp tells every block that may fill the stage that the warp has read the stage.
+// Each warp reports that it has read the stage, to every block that may fill the stage.
 __device__ __forceinline__ void release(const Shared& shared, int stage) {
     if (threadIdx.x % WARP < CLUSTER) arrive_relaxed(shared.is_empty(stage), threadIdx.x % WARP);
 }
@@ -282,8 +284,8 @@ __device__ __forceinline__ void pass_turn(int group) {
                  :: "r"(1 + (group + 1) % CONSUMERS), "n"(CONSUMERS * GROUP_THREADS) : "memory");
 }
 
-// A sum for each stage; the sums are added to nearest.  `store` is called while the first products run, and until then
-// `sum` still holds the results of the tile before.
+// A sum for each stage; the sums are added, rounded to nearest.  `store` is called while the first products run, and
+// until then `sum` still holds the results of the tile before.
 template <typename Store>
 __device__ __forceinline__ void sum_by_stage(
     float (&sum)[SUMS], const Shared& shared, Ring& ring, int group, int steps, const Store& store

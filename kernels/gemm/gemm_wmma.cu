@@ -33,9 +33,9 @@
 // shared memory as hi and lo.  For TF32 shared memory holds FP32, and each fragment is split when it is loaded into
 // registers.
 //
-// Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum along 32 k (8 for TF32),
-// the smallest products of a slice first, and these sums are added to nearest in FP32 registers, so that the truncation
-// errors of the tensor cores do not accumulate along k.
+// Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum 32 values of k at a time (8
+// for TF32), the smallest products of a slice first; these sums are added in FP32 registers, rounded to nearest, so
+// that the truncation errors of the tensor cores do not accumulate along k.
 
 #include "gemm/wmma_direct.cuh"
 #include "gemm/wmma_split.cuh"

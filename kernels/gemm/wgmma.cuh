@@ -18,7 +18,7 @@ constexpr unsigned long long STEP_16 = (ALONG_K ? 32 : 16 * 128) >> 4;
 #define SUM16(i) SUM4(i), SUM4(i + 4), SUM4(i + 8), SUM4(i + 12)
 #define SUM64(i) SUM16(i), SUM16(i + 16), SUM16(i + 32), SUM16(i + 48)
 
-// d (64 x BLOCK_N) = a b, plus d if `add`, for 16 k.
+// d (64 x BLOCK_N) = a b, plus d if `add`, for 16 values of k.
 #define WGMMA(SHAPE, TYPE, LIST, A, B, ADD, TA, TB) \
     "{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n" \
     "wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPE "." TYPE " " LIST A ", " B ", p, 1, 1, " TA ", " TB ";\n}"

@@ -32,8 +32,8 @@ struct __align__(16) Candidate {
 constexpr unsigned NO_CODE = 0xffffffff;
 static_assert(BLOCKS * THREADS * ROWS <= 0x8000, "rows and places fit in 16 bits; 0xffff is no place");
 
-// The candidates of two columns, and three rows, can be under way or in use at the same time.  There are four buffers
-// for rows, so that the number of a buffer is j modulo 4.
+// The candidates of two columns, and the rows of three pivots, can be under way or in use at the same time.  There are
+// four buffers for rows, so that the number of a buffer is j modulo 4.
 constexpr int ROW_WORDS = WIDTH / 4, ROW_BUFFERS = 4;
 static_assert(WARP % ROW_WORDS == 0, "every lane sends one word of a row");
 static_assert(WIDTH % (2 * ROW_BUFFERS) == 0, "all barriers have the same parity at the start of every leaf");
@@ -210,8 +210,8 @@ __device__ __forceinline__ float4 word_of_candidate(const Exchange& x, const Sea
     return make_float4(fmaf(-l, p.y, v.x), fmaf(-l, p.z, v.y), fmaf(-l, p.w, v.z), fmaf(-l, q.x, v.w));
 }
 
-// Updates the later columns by the row of pivot j - 1, and moves them up by one; at[.][0] and at[.][1] have moved
-// already.  Columns from LIVE on are not needed any more.
+// Updates the later columns by the row of pivot j - 1, and moves them one place to the left; at[.][0] and at[.][1] have
+// moved already.  Columns from LIVE on are not needed any more.
 template <int LIVE>
 __device__ __forceinline__ void update_others(const Exchange& x, Rows& rows, const Search& last, int j) {
     static_assert(LIVE % 4 == 0, "whole words");
@@ -247,9 +247,9 @@ __device__ __forceinline__ Search begin(Exchange& x, const Team& team, const Row
     return none;
 }
 
-// Eliminates column `column` of the strip, which is at[.][0] of the rows, and moves the other columns up by one.  Then
-// at[.][0] has all updates, and the later columns still lack the update by this pivot.  Stores the eliminated column as
-// column j (of w) in `columns`.
+// Eliminates column `column` of the strip, which is at[.][0] of the rows, and moves the other columns one place to the
+// left.  Then at[.][0] has all updates, and the later columns still lack the update by this pivot.  Stores the
+// eliminated column as column j (of w) in `columns`.
 __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& last, int j, int w, int column
 ) {

@@ -166,8 +166,9 @@ __device__ __forceinline__ Search begin(Exchange&, const Team&, const Rows& rows
     return search(rows, open_rows(rows, first));
 }
 
-// Eliminates column `column` of the strip, at[.][0] of the rows, and moves the others up: at[.][q] becomes the updated
-// at[.][q + 1].  Stores the column as column j in `columns`; `best` becomes the best row for the next column.
+// Eliminates column `column` of the strip, at[.][0] of the rows, and moves the others one place to the left: at[.][q]
+// becomes the updated at[.][q + 1].  Stores the column as column j in `columns`; `best` becomes the best row for the
+// next column.
 __device__ __forceinline__ Pivot eliminate(
     Exchange& x, const Team& team, Rows& rows, Columns columns, Search& best, int j, int, int column
 ) {

@@ -57,7 +57,7 @@ __device__ __forceinline__ Vote vote(int size) {
 struct Team {
     struct Board* board;
     int rank;
-    unsigned expected;  // in a grid: number of arrivals, since the launch, that ended the last barrier
+    unsigned expected;  // in a grid: how many arrivals since the launch completed the last barrier
 };
 
 __device__ __forceinline__ int block_count() {
@@ -269,7 +269,8 @@ __device__ __forceinline__ float divide(
     Rows& rows, int i, int size, int pivot_place, float scaled, float reciprocal, int column, float& kept, bool& open
 ) {
     const int place = rows.place[i];
-    open = place >= column && place != pivot_place;  // needs no wait for the place after the swap
+    // From the place before the swap, so it need not wait for the new place.
+    open = place >= column && place != pivot_place;
     rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
     const bool divides = open && size != 0;
     const float l = divides ? scaled * reciprocal : 0.0f;

@@ -37,7 +37,7 @@ constexpr int SHARE = COLUMNS < 64 ? 2 : 4, LANES = WARP / SHARE;
 constexpr int SLOTS = MOST / LANES;
 constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots that are updated, or skipped, together
 constexpr int GROUP = 8;                    // unknowns that every lane solves for at a time
-constexpr int TILE = 16;                    // after so many unknowns x moves up, so that its indices are constants
+constexpr int TILE = 16;  // unknowns after which x is shifted by DONE slots, so that its indices are constants
 constexpr int DONE = TILE / LANES;          // slots of a tile
 constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a time
 constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread loads at a time

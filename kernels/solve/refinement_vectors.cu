@@ -14,7 +14,7 @@
 //
 // Grid ceil(n / 256) x k (tcs_lower: x width; tcs_combine: ceil(n / 8) x 1), block 256.  A grid has at most 65535
 // blocks in y; blocks of tcs_residual and tcs_column_max take several columns if k is larger.
-// Rounding: FP64, one for each difference and each sum; scaling by powers of two is exact up to the cast.
+// Rounding: in FP64, once for each difference and each addition; scaling by powers of two is exact up to the cast.
 // Defines T_LOW (float or double).
 
 #include "common/common.cuh"

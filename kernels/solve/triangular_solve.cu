@@ -155,7 +155,7 @@ __device__ __forceinline__ void reduce(double (&sum)[K][SUMS], double (*scratch)
     }
 }
 
-// The x_j from blocks of the cluster that are solved for before this one.
+// The x_j that thread blocks of lower rank in the cluster solve for.
 #if BLOCKS
 struct Arrivals {
     T_IN x[BLOCKS - 1][K][BLOCK];

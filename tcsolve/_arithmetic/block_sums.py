@@ -60,8 +60,8 @@ class _Operand(NamedTuple):
 def sum_of_terms(parts_a, parts_b, terms, run, add):
     """Return the sum of the products of parts listed in `terms` (see `products.LEVELS`).
 
-    The products of `run` consecutive k are summed first; then these partial sums are added.  add(c, a, b)
-    returns c + a b, and may overwrite c; None stands for c = 0.
+    For each part of `run` consecutive k, the products are summed first; then these partial sums are added.
+    add(c, a, b) returns c + a b, and may overwrite c; None stands for c = 0.
     """
     total = None
     for q in range(0, parts_a[0].shape[-1], run):

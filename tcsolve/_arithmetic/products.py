@@ -331,7 +331,8 @@ def _rounding(product, k):
     u = product.format.u
     errors = [u**2 if split else u for split in product.splits]
     dropped = u**2 if product.refine == "ab" else 0.0
-    # Half the smallest subnormal number, 2**(emin - t + 1), relative to a largest entry of 2**13.
+    # Underflow loses at most 2**(emin - t), half of the smallest subnormal number; the largest entry is at
+    # least 2**13.
     lost = 2.0 ** (product.format.emin - product.format.t) / 2**13
     return sum(errors) + errors[0] * errors[1] + dropped + 2 * lost * math.sqrt(k)
 

@@ -1,8 +1,8 @@
 """How the tensor cores of each GPU add products: the data of the emulation in `block_sums`.
 
-A tensor core adds a block of products to an FP32 number in one operation.  The products are exact.  All terms
-are truncated to multiples of one power of two, which the largest exponent of a term gives, and then added
-exactly.  The sum is truncated to FP32.
+A tensor core adds a block of products to an FP32 number in one operation.  The products are exact.  The
+largest exponent of all terms gives a power of two.  All terms are truncated to multiples of this power, and
+then added exactly.  The sum is truncated to FP32.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Sums:
         The exponent of a product is the sum of the exponents of its factors, and a subnormal factor has that
         of the smallest normal number.
     least : int
-        The smallest e.
+        e is at least this number, even if all exponents are smaller.
     """
 
     block: int

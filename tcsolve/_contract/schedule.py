@@ -56,7 +56,7 @@ class Rules(Protocol):
     def is_wide(self, columns, right):
         """Tell whether a panel is wide.
 
-        Unless it is square, its first strip then does not wait for updates of the other columns.
+        The first strip of a wide panel that is not square does not wait for updates of the other columns.
         """
 
     def is_square(self, start, rows, columns, right, update):
@@ -272,7 +272,7 @@ def _panel(n, start, stop, update, rules, dominant):
         is_square,
         strips,
         catch_ups,
-        # A panel of one strip applies its swaps where it solves for U, so it is never wide.
+        # A panel of one strip is never wide: its rows are swapped only together with the solve for U.
         is_wide=several and rules.is_wide(columns, right),
         is_early=is_square or rows > rules.panel_rows[update.products],
         substitution=SolvePlan(right, inner, dominant),

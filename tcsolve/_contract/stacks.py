@@ -130,15 +130,16 @@ class Stacks(Protocol):
 
         A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
         limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-        difference of mirror images), where ||y||_1 is the number that `solve_at_once` stores in the board.
-        The norms must also be at least the reciprocal of the third limit, unless b and x are 0.  The last
-        limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
+        difference of mirror images), where ||y||_1 is the third of the rows `out` that `solve_at_once` stores
+        in the board.  The norms must also be at least the reciprocal of the third limit, unless b and x are
+        0.  The last limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be
+        zero.
         """
 
     # ---- factors by the libraries ----------------------------------------------
 
     def most_at_once(self, dtype, kind, shape):
-        """Return how many of several systems are solved fastest by one call of `factor_and_solve`.
+        """Return the number of systems for which one call of `factor_and_solve` is fastest.
 
         Parameters
         ----------

@@ -7,10 +7,11 @@ import scipy.linalg
 
 from tcsolve._arrays import as_host, is_cupy
 from tcsolve._backends.cpu.blas import blas_of
+from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks, xp_of
 from tcsolve._family.systems import BandSystem, band_product, widest
-from tcsolve._family.verification import is_verified, settled
+from tcsolve._family.verification import are_native, is_verified, settled
 from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["solve_banded", "solveh_banded"]
@@ -61,14 +62,17 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
     [1.0, 1.0, 1.0]
     """
     lower, upper = l_and_u
+    if not (overwrite_ab or overwrite_b):
+        x = _by_lapack(lower, upper, ab, b, check_finite)
+        if x is not None:
+            return x
     arrays = (lower, 0), (upper, 0), (ab, 2), (b, RHS)
     how = {"overwrite_ab": overwrite_ab, "overwrite_b": overwrite_b, "check_finite": check_finite}
     return _solved(_solve_general, arrays, how, "solve_banded")
 
 
 def _solve_general(lower, upper, ab, b, **how):
-    def solve(ab, b, **how):
-        return _solve_banded((int(lower), int(upper)), ab, b, **how)
+    solve = functools.partial(_solve_banded, (int(lower), int(upper)))
 
     def system(ab):
         return BandSystem.of(int(lower), int(upper), ab)
@@ -76,9 +80,55 @@ def _solve_general(lower, upper, ab, b, **how):
     def product(ab, x):
         if len(x) <= SMALL:
             return band_product(int(lower), int(upper), widest(ab, len(x)), x[:, None])[:, 0]
-        return blas_of("gbmv", x.dtype)(len(x), len(x), int(lower), int(upper), 1.0, ab, x)
+        return _general_product(int(lower), int(upper), ab, x)
 
     return _solve_one(solve, (system, product), ab, b, "solve_banded", **how)
+
+
+def _by_lapack(lower, upper, ab, b, check_finite):
+    """Return the verified x of the routine that SciPy's function calls, or None.
+
+    It is None where that function must solve, or refuse, the system, and where x is not verified.
+    """
+    if not type(lower) is type(upper) is int or min(lower, upper) < 0:
+        return None
+    if not _suits(ab, b, lower + upper + 1, check_finite):
+        return None
+    n = len(b)
+    if lower == upper == 1:
+        *_, x, info = lapack_of("gtsv", ab.dtype)(ab[2, :-1], ab[1], ab[0, 1:], b)
+    else:
+        room = np.zeros((2 * lower + upper + 1, n), ab.dtype, order="F")
+        room[lower:] = ab
+        *_, x, info = lapack_of("gbsv", ab.dtype)(lower, upper, room, b, overwrite_ab=True)
+    if info:
+        return None
+    with np.errstate(all="ignore"):
+        met = is_verified(x, b, _general_product(lower, upper, ab, x))
+    return x if met else None
+
+
+def _general_product(lower, upper, ab, x):
+    """Return A x for a band matrix and a vector of more than SMALL numbers."""
+    if lower == upper == 1:
+        return _tridiagonal_product(ab[2, :-1], ab[1], ab[0, 1:], x)
+    return blas_of("gbmv", x.dtype)(len(x), len(x), lower, upper, 1.0, ab, x)
+
+
+def _tridiagonal_product(below, diagonal, above, x):
+    """Return A x for a tridiagonal A; with three diagonals this takes less time than BLAS."""
+    y = diagonal * x
+    y[:-1] += above * x[1:]
+    y[1:] += below * x[:-1]
+    return y
+
+
+def _suits(ab, b, rows, check_finite):
+    """Tell whether LAPACK takes ab and one vector b as they are, and whether they are finite."""
+    n = len(b) if are_native(ab, b) and b.ndim == 1 else 0
+    if n <= SMALL or ab.shape != (rows, n):
+        return False
+    return not check_finite or bool(np.isfinite(ab).all() and np.isfinite(b).all())
 
 
 @guards_memory
@@ -123,9 +173,38 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
     >>> solveh_banded([[0, 1.0, 1], [2, 2, 2]], [3.0, 4, 3]).round(12).tolist()
     [1.0, 1.0, 1.0]
     """
+    if not (overwrite_ab or overwrite_b):
+        x = _definite_by_lapack(lower, ab, b, check_finite)
+        if x is not None:
+            return x
     how = {"overwrite_ab": overwrite_ab, "overwrite_b": overwrite_b, "check_finite": check_finite}
     solve = functools.partial(_solve_definite, lower)
     return _solved(solve, ((ab, 2), (b, RHS)), how, "solveh_banded")
+
+
+def _definite_by_lapack(lower, ab, b, check_finite):
+    """Return the verified x of the routine that SciPy's function calls, or None as `_by_lapack`."""
+    if not are_native(ab, b) or ab.ndim != 2 or not _suits(ab, b, len(ab), check_finite):
+        return None
+    if len(ab) == 2:
+        diagonal, beside = (ab[0], ab[1, :-1]) if lower else (ab[1], ab[0, 1:].conj())
+        *_, x, info = lapack_of("ptsv", ab.dtype)(diagonal.real, beside, b)
+    else:
+        _, x, info = lapack_of("pbsv", ab.dtype)(ab, b, lower=lower)
+    if info:
+        return None
+    with np.errstate(all="ignore"):
+        met = is_verified(x, b, _definite_product(lower, ab, x))
+    return x if met else None
+
+
+def _definite_product(lower, ab, x):
+    """Return A x for a Hermitian band matrix and a vector of more than SMALL numbers."""
+    if len(ab) == 2:
+        diagonal, beside = (ab[0], ab[1, :-1].conj()) if lower else (ab[1], ab[0, 1:])
+        return _tridiagonal_product(beside.conj(), diagonal.real, beside, x)
+    name = "hbmv" if x.dtype.kind == "c" else "sbmv"
+    return blas_of(name, x.dtype)(len(ab) - 1, 1.0, ab, x, lower=lower)
 
 
 def _solve_definite(lower, ab, b, **how):
@@ -136,8 +215,7 @@ def _solve_definite(lower, ab, b, **how):
         if len(x) <= SMALL:
             u = len(ab) - 1
             return band_product(u, u, widest(_both_triangles(lower, ab), len(x)), x[:, None])[:, 0]
-        name = "hbmv" if x.dtype.kind == "c" else "sbmv"
-        return blas_of(name, x.dtype)(len(ab) - 1, 1.0, ab, x, lower=lower)
+        return _definite_product(lower, ab, x)
 
     return _solve_one(solve, (system, product), ab, b, "solveh_banded", **how)
 

@@ -14,7 +14,7 @@ from tcsolve._errors import InputError, SingularError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, transposed, widest
-from tcsolve._family.verification import device_operands, is_verified, settled
+from tcsolve._family.verification import are_native, device_operands, is_verified, settled
 from tcsolve._refine import stopping
 from tcsolve._solve.vendor.solve import solve_by_vendor
 from tcsolve._solve.verify.backward_error import SAFE
@@ -76,6 +76,10 @@ def solve_triangular(
     how = {"trans": check_trans(trans), "lower": lower, "unit_diagonal": unit_diagonal}
     if is_cupy(a) and is_cupy(b):
         x = _by_vendor(a, b, **how, check_finite=check_finite)
+        if x is not None:
+            return x
+    elif not overwrite_b:
+        x = _by_lapack(a, b, **how, check_finite=check_finite)
         if x is not None:
             return x
     is_stack = any(np.ndim(x) > 2 for x in (a, b))
@@ -141,21 +145,53 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
     return settled(DenseSystem.of(ops, matrix), x, kept, correct, "solve_triangular")
 
 
+def _by_lapack(a, b, *, trans, lower, unit_diagonal, check_finite):
+    """Return the verified x of the routine that SciPy's function calls, or None.
+
+    It is None where that function must solve, or refuse, the system, and where x is not verified.  A product
+    with ones finds NaN and Inf; it takes less time than a test of each entry.
+    """
+    n = len(a) if are_native(a, b) and a.ndim else 0
+    read = _column_major(a, trans, lower) if n > SMALL else None
+    if read is None or a.shape != (n, n) or b.ndim not in (1, 2) or len(b) != n or not b.size:
+        return None
+    t, side, turned = read
+    with np.errstate(all="ignore"):
+        if check_finite:
+            sums = blas_of("gemv", t.dtype)(1.0, t, np.ones(n, t.dtype))
+            if not (np.isfinite(sums).all() and np.isfinite(b).all()):
+                return None
+        how = {"lower": side, "trans": turned, "unitdiag": unit_diagonal}
+        x, info = lapack_of("trtrs", t.dtype)(t, b, **how)
+    return x if not info and _meets_bound(a, x, b, trans, lower, unit_diagonal) else None
+
+
+def _column_major(a, trans, lower):
+    """Return (T, lower, trans) with op(T) = op(A) for a column-major T without a copy, or None.
+
+    BLAS sees the transpose of a row-major matrix, with the other triangle.
+    """
+    if a.flags.f_contiguous:
+        return a, lower, trans
+    if not a.flags.c_contiguous or trans == 2:
+        return None
+    return a.T, not lower, int(trans == 0)
+
+
 def _meets_bound(a, x, b, trans, lower, unit_diagonal):
     """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told."""
-    n, turned = len(a), a.flags.c_contiguous and not a.flags.f_contiguous
-    if not (turned or a.flags.f_contiguous) or (turned and trans == 2):
+    n, read = len(a), _column_major(a, trans, lower)
+    if read is None:
         return False
-    # BLAS is column-major: of a row-major matrix it sees the transpose, with the other triangle.
-    t, lower, across = (a.T, not lower, trans == 0) if turned else (a, lower, trans != 0)
-    how = {"lower": lower, "diag": unit_diagonal, "trans_a": trans if not turned else int(across)}
+    t, lower, trans = read
+    how = {"lower": lower, "diag": unit_diagonal, "trans_a": trans}
     with np.errstate(all="ignore"):
         columns, rhs = x.reshape(n, -1), b.reshape(n, -1)
         ax = _product(t, columns, **how)
         if is_verified(columns, rhs, ax):
             return True
         norm = lapack_of("lantr", t.dtype)(
-            "1" if across else "I",
+            "1" if trans else "I",
             t,
             uplo="L" if lower else "U",
             diag="U" if unit_diagonal else "N",

@@ -10,12 +10,19 @@ from tcsolve._errors import AccuracyWarning, warn
 from tcsolve._refine import stopping
 from tcsolve._solve.verify.backward_error import SAFE
 
-__all__ = ["device_operands", "is_verified", "settled", "solved", "warn_missed"]
+__all__ = ["are_native", "device_operands", "is_verified", "settled", "solved", "warn_missed"]
 
 # Corrections continue while each halves the error of some column, as in LAPACK's xGERFS; at most MOST.
 CONTRACTION, MOST = 0.5, 10
 # ||A|| ||x|| is at least this number times the computed ||A x||, in spite of rounding errors.
 CERTAIN = 0.9
+
+
+def are_native(a, b):
+    """Tell whether a and b are NumPy arrays of one dtype, float64 or complex128, that BLAS takes as it is."""
+    if not type(a) is type(b) is np.ndarray:
+        return False
+    return a.dtype == b.dtype and a.dtype.char in "dD" and a.dtype.isnative
 
 
 def device_operands(a, b, checked):
@@ -28,7 +35,7 @@ def device_operands(a, b, checked):
 
 
 def solved(solve, system, b, name, *, overwrite_b, check_finite):
-    """Call `solve`, which takes SciPy's arguments; return its x, verified by the system of `system()`."""
+    """Call `solve`, which takes SciPy's arguments; return its x, verified by the result of `system()`."""
     kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
     x = solve(b, overwrite_b=overwrite_b, check_finite=check_finite)
     if not x.size:

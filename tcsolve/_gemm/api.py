@@ -300,7 +300,7 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        to 64 terms (8 to 64 for TF32) and is then added in FP32, rounded to nearest.  The error is then at
        most 80 2**-23 + (k / 16) 2**-24, with k / 8 for TF32, or 1.25 k 2**-23 if that is smaller.  The engine
        'cublas' sums all k terms on the tensor cores, whatever `refine` is.  With 'cublas', or without
-       refinement, the error is at most 1.25 k 2**-23, and 2**-23 more for each of the products.
+       refinement, the error is at most 1.25 k 2**-23, plus 2**-23 for each product of parts (1 to 4).
     4. ``|x|.|y| <= ||x||_2 ||y||_2`` by the Cauchy-Schwarz inequality.
 
     The bound is the sum of 1 to 3, times 1 + 2**-8 for terms of second order.  Products of int8 are exact, so

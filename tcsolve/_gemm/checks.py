@@ -17,7 +17,7 @@ RESULTS = {
     "float64": ("float64",),
     "int32": ("int32",),
 }
-# For each dtype of the sums, the dtypes of c that are allowed.  A sum holds every number of them exactly.
+# For each dtype of the sums, the allowed dtypes of c, whose numbers it represents exactly.
 ADDENDS = {
     "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
     "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),

@@ -106,7 +106,7 @@ class _Matrix(NamedTuple):
     ipiv : array, shape (n,)
         The pivots, as in `Pivots`.
     info, beyond : array, shape (1,)
-        The first bad pivot, and whether an expectation of a dominant matrix failed.
+        The first bad pivot, and whether an entry was larger than is expected of a dominant matrix.
     """
 
     w: Any

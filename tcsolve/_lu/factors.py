@@ -65,7 +65,7 @@ class BlockedFactors:
 
     @property
     def misled(self):
-        """Whether an expectation of a dominant matrix failed; then these factors must not be used.
+        """Whether A did not behave as a dominant matrix; then these factors must not be used.
 
         Either a pivot was not the largest entry of its column, or an entry was larger than its bound.
         """

@@ -65,8 +65,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     norm : float
         Infinity norm of the operator, for the rounding errors of the correction; with 0 they are ignored.
     give_up : callable, (steps, reduction) -> bool, optional
-        Called after step 20 and each later step.  `reduction` is the largest quotient of a residual and that
-        at the start, of the columns that are not done.  The cycle ends if it returns True.
+        Called after step 20 and each later step.  `reduction` is the largest ratio of the present residual
+        to that at the start, over all columns that are not done.  The cycle ends if it returns True.
 
     Returns
     -------
@@ -261,7 +261,7 @@ class _Triangle:
 
     @property
     def worst(self):
-        """The largest quotient of a residual and that at the start, of the columns that are not done."""
+        """The largest ratio of the present residual to that at the start, over columns that are not done."""
         return self.reduction[~self.done].max()
 
     def solve(self):

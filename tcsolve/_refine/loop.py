@@ -24,7 +24,7 @@ __all__ = ["Refined", "refine_columns"]
 KRYLOV_BYTES = 1 << 30
 # Number of vectors per column that classical refinement uses, and that are free during a Krylov method.
 VECTORS_DONE = 4
-# The smallest quotient of the residuals after and before a cycle that can be reached.
+# The smallest factor by which one cycle can multiply the residual.
 LEAST_REDUCTION = 2.0**-46
 # The reductions of the preconditioned residual at which cycles of GMRES end, unless the plan has another one.
 # The first is that of Carson and Higham.  It is too large if the preconditioned matrix is ill-conditioned: a

@@ -62,10 +62,10 @@ def solve(
         NumPy matrix.
     transposed : bool
         Solve A^T x = b.  Only for a real a, as in SciPy.
-    precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}, name of a model, or Plan
+    precision : {'auto', 'fp16', 'bf16', 'tf32', 'fp16x3', 'fp32', 'fp64'}, emulated arithmetic, or Plan
         The first factorization to try.  If refinement with it stalls, a more precise factorization follows,
-        unless a `Plan` forbids it.  'auto' selects the one that is predicted to be fastest.  The names of
-        models, such as 'fp16@h200', are those of `Plan`.
+        unless a `Plan` forbids it.  'auto' selects the one that is predicted to be fastest.  Emulated
+        arithmetics, such as 'fp16@h200', have the names that `Plan` explains.
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device, and stacks of NumPy arrays on
         the host.  One NumPy system is solved on a GPU if the predicted time, transfers included, is shorter

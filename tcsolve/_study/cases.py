@@ -291,7 +291,9 @@ def _collected(pattern, options, filters, folder):
     cases = [Case("suitesparse", entry["full_name"], {}, filters, where) for entry in found]
     if left := len(every) - len(found):
         told = ", ".join(f"{key} = {value}" for key, value in wanted.items())
-        reason = f"{told}: {left} of the {len(every)} matrices with such a name are left out"
+        reason = (
+            f"filters ({told}) exclude {left} of the {len(every)} matrices that match the pattern"
+        )
         cases.append(Case("suitesparse", pattern, {LEFT_OUT: reason}, Filters(), where))
     return cases
 

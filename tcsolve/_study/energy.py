@@ -11,11 +11,11 @@ from tcsolve._backends.select import ops_on, why_no_cuda
 from tcsolve._errors import TcsolveError
 from tcsolve._solve.api import solve_ex
 
-__all__ = ["Energy", "measure_energy", "sampled"]
+__all__ = ["Energy", "energy_of", "measure_energy", "sampled"]
 
 # NVML renews the power of a GPU about every 20 to 100 ms, so solves are repeated for a second at least.  On
-# some GPUs it is the mean of the last second, so solves are repeated as long before the first sample, too:
-# otherwise the power before them would count.
+# some GPUs the power is the mean of the last second.  So solves are also repeated for a second before the
+# first sample: otherwise the power before them would count.
 LEAST_SECONDS, WARM_SECONDS, INTERVAL = 1.0, 1.0, 0.02
 LEAST_CALLS = 2  # before the first sample
 MILLIWATT = 1e-3
@@ -42,31 +42,46 @@ class Energy(NamedTuple):
 
 
 def measure_energy(problem, plan, device, residual="fp64"):
-    """Return the columns of a row about the energy of solving a problem by a plan; `residual` as in `solve`.
+    """Return what `energy_of` returns for a solve of a problem by a plan; `residual` as in `solve`."""
+
+    def prepare():
+        ops = ops_on("cuda")
+        a, b = ops.xp.asarray(problem.a), ops.xp.asarray(problem.b)
+
+        def call():
+            solution = solve_ex(a, b, assume_a="general", precision=plan, residual=residual)
+            ops.host(solution.x[:1])  # waits for the device
+
+        return call
+
+    return energy_of(
+        prepare, 2 / 3 * problem.n**3 * (4 if np.iscomplexobj(problem.a) else 1), device
+    )
+
+
+def energy_of(prepare, flops, device):
+    """Return the columns of a row about the energy of a solve.
+
+    Parameters
+    ----------
+    prepare : callable, () -> call
+        ``call()`` solves once, and waits for the device.  Without a meter `prepare` is not called.
+    flops : float
+        The operations of an LU in FP64: ``2/3 n^3``, four times as many if complex.
+    device : {'cuda', 'cpu'}
 
     Returns
     -------
     dict
-        joules of a solve, the mean watts, and gigaflops per watt, with ``2/3 n^3`` operations (four times as
-        many if complex), as for an LU in FP64.  'energy' says how they were measured, or why they were not.
-        The energy is that of the whole GPU, its idle power included, and not that of the host.
+        joules of a solve, the mean watts, and gigaflops per watt.  'energy' says how they were measured, or
+        why they were not.  The energy is that of the whole GPU, its idle power included, and not that of the
+        host.
     """
     try:
         power = _power_meter(device)
-    except _Absent as reason:
-        return {"energy": f"not measured: {reason}"}
-    ops = ops_on("cuda")
-    a, b = ops.xp.asarray(problem.a), ops.xp.asarray(problem.b)
-
-    def call():
-        solution = solve_ex(a, b, assume_a="general", precision=plan, residual=residual)
-        ops.host(solution.x[:1])  # waits for the device
-
-    try:
-        found = sampled(call, power, LEAST_SECONDS, WARM_SECONDS)
+        found = sampled(prepare(), power, LEAST_SECONDS, WARM_SECONDS)
     except (TcsolveError, MemoryError, _Absent) as error:
         return {"energy": f"not measured: {error}"}
-    flops = 2 / 3 * problem.n**3 * (4 if np.iscomplexobj(problem.a) else 1)
     return {
         "joules": found.joules,
         "watts": found.watts,

@@ -40,7 +40,7 @@ def heatmap_pages(table):
 def _heatmap(figure, table, measure="steps", page=1):
     """Draw a cell for each matrix and plan: its steps, or a letter for its failure."""
     rows = chosen(list(table.ran), "a run")
-    if measure != "steps":  # no steps are no error: every run may have failed
+    if measure != "steps":  # a table without steps is no error: every run may have failed
         require_numbers(rows, "heatmap: measure", measure)
     groups, shared = groups_of(rows), shared_words(rows)
     kappa = {row["matrix"]: row.get("kappa") or np.inf for row in rows}
@@ -103,7 +103,7 @@ def _norm(cells, measure):
 
 
 def _bar(figure, ax, image, label):
-    """Draw the colours and their values, in few decades also twice and five times a power of ten."""
+    """Draw the colour bar; if it spans few decades, it also shows 2 and 5 times the powers of ten."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     norm = image.norm

@@ -25,7 +25,7 @@ from tcsolve.cli.progress_line import progress
 __all__ = ["add_bench", "compared", "peers_on"]
 
 SIZES = {"cpu": (16, 64, 200, 500, 1000, 2000, 4000), "cuda": (1024, 2048, 4096, 8192, 16384)}
-# The largest backward error of a valid answer of a peer.
+# The largest backward error of a valid answer of another solver.
 WRONG = 1e-10
 # Number of calls that are not timed at the start of a turn, because the first calls of a size record graphs
 # on a GPU.

@@ -468,7 +468,7 @@ def test_the_table_of_memory_gives_both_ratios(script, monkeypatch, tmp_path):
     )
     assert "| solve | 4096 | gauss | fp16x3 | 1 | fails | - |" in text
     assert "complete before the start: between 1.050 and 1.050" in text
-    assert "other matrices): between 1.250 and 1.250" in text
+    assert "stored by columns): between 1.250 and 1.250" in text
     assert "used / A 0.781" in memory.line(row) and "failed" in memory.line(failed)
 
 

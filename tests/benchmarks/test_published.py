@@ -307,7 +307,10 @@ def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
     assert first["verdict"] == published.AGREE and rows[1]["fails at"] is None
     facts = {"cpu": "a CPU", "numpy": "2", "scipy": "1", "commit": "c", "date": "d"}
     text = published.page("limits", facts, rows)
-    assert "agree (not below the proved limit, and at most 10 times above it" in text
+    assert (
+        "agree, " in text
+        and "at least the proved one, and at most 10 times the proved one." in text
+    )
     assert "within two steps" not in text
 
 

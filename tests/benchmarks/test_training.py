@@ -98,6 +98,21 @@ def test_a_problem_that_was_interrupted_gets_the_solvers_that_are_missing(
     assert [row["solver"] for row in again] == [row["solver"] for row in rows]
 
 
+def test_a_row_without_an_energy_is_measured_again(training, monkeypatch, tmp_path):
+    path, problem = tmp_path / "t.json", ["--problem", "type 4:40", "--repeats", "1"]
+    rows = run(training, monkeypatch, path, *problem)
+    del rows[1]["energy"]
+    path.write_text(json.dumps({"machine": json.loads(path.read_text())["machine"], "rows": rows}))
+
+    again = run(training, monkeypatch, path, *problem, "--resume")
+
+    assert [row["solver"] for row in again] == [
+        *(row["solver"] for row in rows if "energy" in row),
+        rows[1]["solver"],
+    ]
+    assert all("energy" in row for row in again)
+
+
 def test_unknown_condition_numbers_are_estimated_when_it_resumes(training, monkeypatch, tmp_path):
     path, problem = tmp_path / "t.json", ["--problem", "type 1:40"]
     rows = run(training, monkeypatch, path, *problem, "--repeats", "1")

@@ -67,6 +67,55 @@ def test_a_triangular_answer_is_verified(xp, dtype, trans, lower, n):
             assert ratio(solved, x, b) <= MET
 
 
+@pytest.mark.parametrize("dtype", [float, complex])
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("columns", [None, 3])
+def test_x_has_the_bits_of_scipys_function_and_nothing_is_overwritten(dtype, order, columns):
+    n = 65
+    b = random(n if columns is None else (n, columns), dtype, 1)
+    bands = {(l, u): random((l + u + 1, n), dtype) + 8 for l, u in ((0, 0), (1, 1), (2, 0), (1, 3))}
+    kept = b.copy()
+    for trans in (0, 1, 2):
+        for lower in (False, True):
+            for unit in (False, True):
+                how = {"trans": trans, "lower": lower, "unit_diagonal": unit}
+                a = np.array(triangle(n, lower, dtype), order=order)
+                x = scipy.linalg.solve_triangular(a, b, **how)
+                found = solve_triangular(a, b, **how)
+                assert np.array_equal(found, x) and found.flags.f_contiguous == x.flags.f_contiguous
+    for (l, u), ab in bands.items():
+        ab[u] *= 4
+        given = np.array(ab, order=order)
+        x = scipy.linalg.solve_banded((l, u), given, b)
+        assert np.array_equal(solve_banded((l, u), given, b), x) and np.array_equal(given, ab)
+    for u in (0, 1, 3):
+        for lower in (False, True):
+            ab = definite_band(u, n, lower, dtype)
+            x = scipy.linalg.solveh_banded(ab, b, lower=lower)
+            assert np.array_equal(solveh_banded(np.array(ab, order=order), b, lower=lower), x)
+    assert np.array_equal(b, kept)
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_not_finite_is_refused_also_where_it_is_not_read(order, value):
+    a, b, n = np.array(triangle(65, False), order=order), random(65), 65
+    a[40, 3] = value  # in the lower triangle
+    with pytest.raises(ValueError, match="infs or NaNs"):
+        solve_triangular(a, b)
+    assert ratio(np.triu(a), solve_triangular(a, b, check_finite=False), b) <= MET
+    ab = random((3, n))
+    ab[1] = 16
+    ab[0, 0] = value  # outside of the matrix
+    for solve in (
+        lambda **how: solve_banded((1, 1), ab, b, **how),
+        lambda **how: solveh_banded(ab[:2], b, **how),
+    ):
+        with pytest.raises(ValueError, match="infs or NaNs"):
+            solve()
+        assert np.isfinite(solve(check_finite=False)).all()
+
+
 def test_a_triangle_in_complex_long_double_keeps_its_imaginary_part():
     a, b = triangle(5, True, complex), random((5,), complex, 1)
     x = solve_triangular(a.astype(np.clongdouble), b, lower=True)

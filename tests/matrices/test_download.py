@@ -222,7 +222,7 @@ def test_a_study_takes_the_matrices_of_the_collection_and_skips_broken_ones(list
         ("HB/*", "SKIPPED"),
     ]
     assert "not the archive of a matrix small" in table.rows[2]["reason"]
-    assert "max_n = 100: 1 of the 3 matrices" in table.rows[3]["reason"]
+    assert "(max_n = 100) exclude 1 of the 3 matrices" in table.rows[3]["reason"]
 
 
 @pytest.mark.filterwarnings("ignore:.* was not checked")

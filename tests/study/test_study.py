@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -335,11 +336,16 @@ def collection(folder, monkeypatch):
             "ss:HB/*",
             {"kappa": "1:1e3", "max_n": 5},
             ["easy"],
-            {"HB/hard": "kappa is 1.00e+09", "HB/*": "max_n = 5: 1 of the 3 matrices with"},
+            {"HB/hard": "kappa is 1.00e+09", "HB/*": "(max_n = 5) exclude 1 of the 3 matrices"},
         ),
-        ("ss:*", {"kind": "spd", "max_n": 5}, ["easy", "other"], {"*": "kind = spd: 2 of the 4"}),
+        (
+            "ss:*",
+            {"kind": "spd", "max_n": 5},
+            ["easy", "other"],
+            {"*": "kind = spd) exclude 2 of the 4"},
+        ),
         ("ss:*", {"group": "Bai"}, ["other"], {}),
-        ("ss:HB/*", {"max_n": 1}, [], {"HB/*": "max_n = 1: 3 of the 3"}),
+        ("ss:HB/*", {"max_n": 1}, [], {"HB/*": "(max_n = 1) exclude 3 of the 3"}),
         ("ss:large", {"max_n": 5}, [], {"large": "n = 12 is above max_n = 5"}),
     ],
 )
@@ -555,7 +561,10 @@ def lines(path):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the test forks the process that is killed")
-def test_a_study_survives_being_killed_at_any_instant(tmp_path):
+def test_a_study_survives_being_killed_at_any_instant(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        tempfile, "tempdir", str(tmp_path)
+    )  # a process that is killed leaves its folder
     path = tmp_path / "runs.jsonl"
     given = f"gen:gauss:n={','.join(map(str, range(4, 130)))}", ["fp16", "bf16", "fp32", "fp64"]
     rng, kept = random.Random(1), []

@@ -126,7 +126,7 @@ def fit(top):
 def add_product(how, partial, a, b):
     """Return partial + a b, for `sum_of_terms`.
 
-    `how` has the format and the `Sums`: an `Update` or a `Product`.
+    `how` is an `Update` or a `Product`; it has the format and the `Sums`.
     """
     if how.sums is None:
         term = a @ b

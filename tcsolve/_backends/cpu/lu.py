@@ -28,7 +28,7 @@ __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
 # Up to this many entries stay in the cache while they are read twice.
 FEW_ENTRIES = 1 << 16
-# The largest exponent of the scale of U, the same as on the device: for tensor cores and for emulated sums.
+# The largest exponent of the scale of U, for BLAS and for emulated sums.  The limits are those of the device.
 MOST_SCALE, MOST_SCALE_OF_SUMS = 112, 126
 
 
@@ -55,7 +55,7 @@ class HostRules:
         return False
 
     def is_square(self, start, rows, columns, right, update):
-        return False  # no product is faster than LAPACK's panel
+        return False  # L below a square would be a product, which is not faster than LAPACK's panel
 
     def inner_update(self, update, rows, columns):
         return UPDATES["fp64" if self.char in "dD" else "fp32"]

@@ -72,7 +72,7 @@ def checked(y, x, times, row_sums):
     # The host compares these numbers: on the device, each operation would be a launch.
     errors, sums = column_max(times(of_x, y.size // CHECK_ROOM) - of_y), row_sums()
     error, norm = errors.get().max(), sums.get().sum(axis=0).max()
-    # The columns are added with random signs, and after scaling max |x| of each is from 1 to 2.
+    # The columns are scaled so that max |x| of each is from 1 to 2, and then added with random signs.
     allowed = ALLOWED * 2.0**-53 * math.sqrt(n) * math.sqrt(k / COMBINATIONS)
     if error > allowed * norm:  # False for NaN
         for first in range(0, k, MOST_COLUMNS):

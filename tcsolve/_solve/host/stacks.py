@@ -176,7 +176,7 @@ def _in_order(stack, batch, count):
 
 
 def _solve_at_once(found, structure, lower, estimate, require_finite):
-    """Solve the ordinary systems, CHUNK_ENTRIES entries at a time; the others stay undone."""
+    """Solve the systems that LU in FP64 suits, CHUNK_ENTRIES entries at a time; the others stay undone."""
     n, k = found.x.shape[-2:]
     known = _constants(n, k, found.x.dtype.char)
     step = min(max(1, CHUNK_ENTRIES // (n * (n + k))), found.count)

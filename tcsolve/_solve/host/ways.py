@@ -105,7 +105,8 @@ def _way_of_one_panel(ops, n, precision):
     """
     plan = precision if isinstance(precision, Plan) else _named(precision)
     if plan.update == "auto" or plan.method in ("gmres", "cg") or plan.preconditioner == "fp64":
-        # The ladder chooses the rung for 'auto', has Cholesky factors for 'cg', and applies factors in FP64.
+        # Only the ladder chooses a rung ('auto'), makes the Cholesky factors of 'cg', and applies less
+        # precise factors in FP64 (for 'gmres', and if the plan asks for it).
         return None
     how = update_named(plan.update)
     if how.storage == "float64" or how.rounds_each:

@@ -84,7 +84,7 @@ class ConditionEstimate:
             found, rest = begin_condest(ops, len(a), forward, adjoint, sweeps)
             return found, (rest, joined(ops.xp, *rest))
 
-        # Any other matrix would be copied for a product, which takes memory.
+        # A product may copy a real A that is not in FP64 or not contiguous, and a copy takes memory.
         plain = a.dtype.char == "d" and (a.flags.c_contiguous or a.flags.f_contiguous)
 
         def then(found, both):
@@ -121,12 +121,12 @@ class ConditionEstimate:
         if ladder.rung.is_exact:
             return rcond
         # An estimate far above u is wrong only if entries have grown extremely in the LU, which is very rare.
-        # If our own estimator has run, the comparison with A is cheap, so it is made all the same.
+        # If our own estimator has run, its `doubt` costs little, so it is computed here too.
         well = rcond > how.u / TRUST
-        # With scaling, the comparison with A may show only the effect of the scaling, so it cannot confirm an
-        # estimate near u.
+        # With scaling, `doubt` may show only the effect of the scaling, so it cannot confirm an estimate near
+        # u.
         if own if well else self._as_given and how.u < FINE:
-            own = own or self._condest(near)  # gecon has not compared its estimate with A
+            own = own or self._condest(near)  # gecon has no `doubt`
             wanted = next(doubt for most, doubt in DOUBTED if n <= most)
             if own.doubt(wanted) <= wanted:
                 return rcond

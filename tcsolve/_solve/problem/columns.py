@@ -37,7 +37,7 @@ def ended(history, rung, steps, error):
 
 
 def like(x, dtype):
-    """Return the dtype with the precision of `dtype` that is real or complex as x is."""
+    """Return a dtype with the precision of `dtype`: complex if x is complex, else real."""
     single = dtype.char in "fF"
     if x.dtype.kind == "c":
         return np.dtype(np.complex64 if single else np.complex128)

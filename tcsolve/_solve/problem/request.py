@@ -82,7 +82,7 @@ def require_residual(residual):
 
 
 def _is_one_element(a, b):
-    """Tell whether SciPy divides b by the one element of a; if not, they are a stack of 1 x 1 systems."""
+    """Tell whether SciPy divides b by the one element of a; if not, a and b are a stack of 1 x 1 systems."""
     rows = 1 if b.ndim == 0 else b.shape[0] if b.ndim == 1 else b.shape[-2]
     return rows != 1 or (a.ndim <= 2 and b.ndim <= 2)
 

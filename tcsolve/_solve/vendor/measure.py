@@ -42,7 +42,8 @@ MEASURED_AT_ONCE = 192
 AT_ONCE = 32
 # For more than AT_ONCE unknowns, one launch on the whole device measures all systems of a stack, or a single
 # system with up to FEW right-hand sides.  A single system with at most FEW_ROWS unknowns may have up to
-# `vendor.MEASURED_COLUMNS` right-hand sides.  For larger ones with more than FEW, products are faster.
+# `vendor.MEASURED_COLUMNS` right-hand sides.  For larger systems with more than FEW right-hand sides,
+# products are faster.
 FEW, FEW_ROWS = 4, 1536
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}
@@ -69,8 +70,8 @@ def measure(ops, system, y, info, board):
     """
     a, b, (m, n, k) = system.a, system.b, system.b.shape
     if is_large(ops, b):
-        # Triangles and Cholesky factors rarely need a correction, which starts from the residual; of a stack,
-        # few systems need one.
+        # A correction starts from the residual.  The residual is kept only for a single general system:
+        # triangles and Cholesky factors rarely need a correction, and few systems of a stack do.
         keeps = m == 1 and system.kind == "general"
         r = ops.xp.empty((1, k, n), y.dtype) if keeps else None
         x = _measure_large(ops, system, y, info, board, r)

@@ -40,8 +40,8 @@ CHOLESKY_BY_LU = 48
 # ten times as long.
 PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
 # From max(TURNED_COLUMNS, n / 2) right-hand sides on, a complex A is factored itself, not its transpose,
-# unless the solves are products.  The solves of cuSOLVER are slower with a transpose.  For so many right-hand
-# sides, they lose more time by this than a transposed copy of A takes.
+# unless solves by `ComplexColumns` are faster.  The solves of cuSOLVER are slower with a transpose.  For so
+# many right-hand sides, they lose more time by this than a transposed copy of A takes.
 TURNED_COLUMNS = 64
 # Largest number of matrices in one call, for LU and for triangles.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
@@ -115,8 +115,8 @@ def factor_and_solve(a, kind, b, probes):
 class Eliminated:
     """Matrices (m, n, n) that were eliminated without keeping factors.
 
-    The first solve eliminates them again, which takes less time than factors: usually it corrects x, and no
-    other solve follows.  A later solve, or one with A^H, factors them.
+    The first solve eliminates them again.  Usually this solve corrects x and is the only one; then it takes
+    less time than factors.  A later solve, or one with A^H, factors them.
     """
 
     def __init__(self, a, kind, columns, info):

@@ -42,7 +42,7 @@ class _Format(NamedTuple):
     char: str  # of sums of products
     low: str  # of planes
     parts: int
-    pairs: tuple  # the parts of two factors that are multiplied, without the product of the smaller ones
+    pairs: tuple  # (part of x, part of y) of each product, without that of the two smaller parts
     defines: dict
 
 
@@ -75,7 +75,7 @@ class Planes(NamedTuple):
         return self._replace(address=address, shape=(last - first, stop - start))
 
     def part(self, i):
-        """Return the address, the leading dimension and the step of the three planes of a part."""
+        """Return the address, the leading dimension, and the number of entries between planes of a part."""
         return self.address + self.memory.itemsize * 3 * i * self.plane, self.ld, self.plane
 
 

@@ -41,8 +41,8 @@ PASSING_ENTRIES = 1 << 23
 # The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
 # A block of A that becomes L or U is expected to be at most ROOM times as large as U11 (see `Bound`).
-# If this holds, the scaled entries are at most TOP.  Scaled entries above SLACK TOP are reported; FP16
-# overflows near 4 TOP.
+# If this holds, the scaled entries are at most TOP.  Scaled entries above SLACK * TOP are reported; FP16
+# overflows near 4 * TOP.
 ROOM, SLACK = 16.0, 2.0
 # Up to this many entries of U, each thread block that splits a part of U also reads all of U.  So it finds
 # the power of two by which U is scaled, and no other launch is needed.
@@ -219,7 +219,7 @@ class _Triangle:
         return cls(how, multiprocessors, bound, parts, (by, alpha))
 
     def _divide(self, x):
-        """Split x; return its (hi, lo), and alpha and the words for its product with the triangle."""
+        """Split x; return (hi, lo), alpha and the tile counters, for its product with the triangle."""
         bound, (parts, *args) = self._bound, _room(x, self._how)
         if bound is None:
             scale, alpha, work = _scale(x, 1.0, self._by, self._multiprocessors)

@@ -333,7 +333,7 @@ class Prepared:
         size = (*grid, 1, *block, 1, shared)
         self._launch = (function.ptr, *size), ctypes.addressof(self._places)
         self._lock = threading.Lock()
-        # Here, because an import in each launch takes microseconds.
+        # Import here, not in each launch, where an import would take microseconds.
         from cupy.cuda import get_current_stream
         from cupy_backends.cuda.api import driver
 

@@ -48,7 +48,7 @@ def recordable(n, dtype):
 
 
 def remembers(n, dtype):
-    """Tell whether `matrix` would return a matrix now, unless memory is full or too many tapes are lent."""
+    """Tell whether `matrix` would return a matrix now if memory is not full and few enough tapes are lent."""
     if not recordable(n, dtype):
         return False
     return n <= paths().most_at_once or recurring.was_asked(_key(n, dtype))
@@ -155,7 +155,7 @@ def _give_back(tape):
 
 
 def retire(pool):
-    """Free a pool of the current device that makes no more arrays: each block now, or later if in use."""
+    """Free a pool of the current device that will make no more arrays: each block now, or after its use."""
     with _lock:
         _retired.append((cupy.cuda.runtime.getDevice(), pool))
         _retire(())

@@ -28,8 +28,9 @@ def in_order_of(main, body):
     main : cupy.cuda.Stream
         The current stream.
     body : callable
-        Without arguments.  It returns a tuple of arrays, where None is allowed, and `main` waits for all its
-        work.  Small results are copied; large ones should be allocated inside `results`, in stream `main`.
+        Without arguments.  It returns a tuple of arrays, where None is allowed, and makes `main` wait for all
+        its work.  Small results are copied; large ones should be allocated inside `results`, in stream
+        `main`.
     """
     if current_device.allocates_by_default():
         return body()

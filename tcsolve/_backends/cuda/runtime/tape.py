@@ -92,7 +92,7 @@ class Tape:
         body launches kernels for arrays of this tape and reads nothing back.  Its result is memory of the
         tape, valid until the next run.  Equal `name` and `where` (addresses) mean equal work.  For work
         `aside`, the current stream is a separate one, which already waits for earlier work of the tape.  Such
-        work has separate memory and writes nothing else.
+        work has memory of its own and writes only there.
         """
         stream = cupy.cuda.get_current_stream()
         with self._lock:
