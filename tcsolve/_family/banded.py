@@ -124,11 +124,12 @@ def _tridiagonal_product(below, diagonal, above, x):
 
 
 def _suits(ab, b, rows, check_finite):
-    """Tell whether LAPACK takes ab and one vector b as they are, and whether they are finite."""
+    """Tell whether LAPACK takes ab and one vector b as they are, and whether ab is finite.
+
+    NaN or Inf in b makes an x that is not verified.
+    """
     n = len(b) if are_native(ab, b) and b.ndim == 1 else 0
-    if n <= SMALL or ab.shape != (rows, n):
-        return False
-    return not check_finite or bool(np.isfinite(ab).all() and np.isfinite(b).all())
+    return n > SMALL and ab.shape == (rows, n) and not (check_finite and not np.isfinite(ab).all())
 
 
 @guards_memory

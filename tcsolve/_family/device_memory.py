@@ -2,6 +2,8 @@
 
 import functools
 
+import numpy as np
+
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 
@@ -18,6 +20,8 @@ def guards_memory(function):
     @functools.wraps(function)
     def call(*args, **kwargs):
         for given in (*args, *kwargs.values()):
+            if type(given) is np.ndarray:
+                continue
             # Of a pair of factors, look at the matrix that it keeps: reading lu or piv may compute them.
             array = given
             if isinstance(given, tuple):

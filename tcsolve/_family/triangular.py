@@ -22,6 +22,7 @@ from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["solve_triangular"]
 
+DOT = {"d": scipy.linalg.blas.ddot, "D": scipy.linalg.blas.zdotu}
 # SciPy's own function; `installed` may rebind this name in scipy.linalg.
 _solve_triangular = scipy.linalg.solve_triangular
 
@@ -131,8 +132,11 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
     xp = ops.xp
     a, kept = xp.asarray(a), xp.asarray(kept)
     alike = ops is numpy_ops and a.dtype == x.dtype == kept.dtype and x.dtype.char in "dD"
-    if alike and len(a) > SMALL and _meets_bound(a, x, kept, trans, lower, unit_diagonal):
-        return x
+    read = _column_major(a, trans, lower) if alike and len(a) > SMALL else None
+    if read is not None:
+        with np.errstate(all="ignore"):
+            if _meets_bound(read, x, kept, unit_diagonal):
+                return x
     matrix = (xp.tril if lower else xp.triu)(a)
     if unit_diagonal:
         xp.fill_diagonal(matrix, 1)
@@ -148,8 +152,9 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
 def _by_lapack(a, b, *, trans, lower, unit_diagonal, check_finite):
     """Return the verified x of the routine that SciPy's function calls, or None.
 
-    It is None where that function must solve, or refuse, the system, and where x is not verified.  A product
-    with ones finds NaN and Inf; it takes less time than a test of each entry.
+    It is None where that function must solve, or refuse, the system, and where x is not verified.  NaN or Inf
+    in b or in the triangle makes an x that is not verified.  In the rest of a, a product with ones finds it,
+    which takes less time than a test of each entry.
     """
     n = len(a) if are_native(a, b) and a.ndim else 0
     read = _column_major(a, trans, lower) if n > SMALL else None
@@ -158,12 +163,18 @@ def _by_lapack(a, b, *, trans, lower, unit_diagonal, check_finite):
     t, side, turned = read
     with np.errstate(all="ignore"):
         if check_finite:
-            sums = blas_of("gemv", t.dtype)(1.0, t, np.ones(n, t.dtype))
-            if not (np.isfinite(sums).all() and np.isfinite(b).all()):
+            ones = _ones(n, t.dtype)
+            total = DOT[t.dtype.char](blas_of("trmv", t.dtype)(t, ones, lower=not side), ones)
+            if total - total != 0:  # it is NaN or Inf
                 return None
         how = {"lower": side, "trans": turned, "unitdiag": unit_diagonal}
         x, info = lapack_of("trtrs", t.dtype)(t, b, **how)
-    return x if not info and _meets_bound(a, x, b, trans, lower, unit_diagonal) else None
+        return x if not info and _meets_bound(read, x, b, unit_diagonal) else None
+
+
+@functools.lru_cache(maxsize=8)
+def _ones(n, dtype):
+    return np.ones(n, dtype)
 
 
 def _column_major(a, trans, lower):
@@ -178,33 +189,31 @@ def _column_major(a, trans, lower):
     return a.T, not lower, int(trans == 0)
 
 
-def _meets_bound(a, x, b, trans, lower, unit_diagonal):
-    """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told."""
-    n, read = len(a), _column_major(a, trans, lower)
-    if read is None:
-        return False
+def _meets_bound(read, x, b, unit_diagonal):
+    """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told.
+
+    `read` is the result of `_column_major`.
+    """
     t, lower, trans = read
-    how = {"lower": lower, "diag": unit_diagonal, "trans_a": trans}
-    with np.errstate(all="ignore"):
-        columns, rhs = x.reshape(n, -1), b.reshape(n, -1)
-        ax = _product(t, columns, **how)
-        if is_verified(columns, rhs, ax):
-            return True
-        norm = lapack_of("lantr", t.dtype)(
-            "1" if trans else "I",
-            t,
-            uplo="L" if lower else "U",
-            diag="U" if unit_diagonal else "N",
-        )
-        rest, size = np.abs(rhs - ax).max(axis=0), np.abs(columns).max(axis=0)
-        safe = 1 / SAFE < norm < SAFE and ((1 / SAFE < size) & (size < SAFE)).all()
-        return bool(safe and (rest <= stopping.target(x.dtype, n) * norm * size).all())
+    ax = _product(t, x, lower=lower, diag=unit_diagonal, trans_a=trans)
+    if is_verified(x, b, ax):
+        return True
+    norm = lapack_of("lantr", t.dtype)(
+        "1" if trans else "I",
+        t,
+        uplo="L" if lower else "U",
+        diag="U" if unit_diagonal else "N",
+    )
+    rest, size = np.abs(b - ax).max(axis=0), np.abs(x).max(axis=0)
+    safe = 1 / SAFE < norm < SAFE and ((1 / SAFE < size) & (size < SAFE)).all()
+    return bool(safe and (rest <= stopping.target(x.dtype, len(x)) * norm * size).all())
 
 
 def _product(t, x, *, trans_a, **how):
-    """Return op(T) x for a triangle T in column-major order."""
-    if x.shape[1] == 1:
-        return blas_of("trmv", t.dtype)(t, x[:, 0], trans=trans_a, **how)[:, None]
+    """Return op(T) x for a triangle T in column-major order, and x (n,) or (n, k)."""
+    if x.size == len(x):
+        y = blas_of("trmv", t.dtype)(t, x.reshape(-1), trans=trans_a, **how)
+        return y.reshape(x.shape)
     return blas_of("trmm", t.dtype)(1.0, t, x, trans_a=trans_a, **how)
 
 

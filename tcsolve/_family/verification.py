@@ -55,7 +55,7 @@ def is_verified(x, b, ax):
     x, b, ax : ndarray, shape (n,) or (n, k)
         In FP64.
     """
-    rest, size, image = (np.abs(v).max(axis=0) for v in (b - ax, x, ax))
+    rest, size, image = (np.maximum.reduce(np.abs(v)) for v in (b - ax, x, ax))
     met = rest <= CERTAIN * stopping.target(x.dtype, len(x)) * image
     safe = (1 / SAFE < size) & (size < SAFE) & (1 / SAFE < image) & (image < SAFE)
     return bool((met & safe).all())
