@@ -77,11 +77,7 @@ def _solve_general(lower, upper, ab, b, **how):
     def system(ab):
         return BandSystem.of(int(lower), int(upper), ab)
 
-    def product(ab, x):
-        if len(x) <= SMALL:
-            return band_product(int(lower), int(upper), widest(ab, len(x)), x[:, None])[:, 0]
-        return _general_product(int(lower), int(upper), ab, x)
-
+    product = functools.partial(_general_product, int(lower), int(upper))
     return _solve_one(solve, (system, product), ab, b, "solve_banded", **how)
 
 
@@ -109,9 +105,13 @@ def _by_lapack(lower, upper, ab, b, check_finite):
 
 
 def _general_product(lower, upper, ab, x):
-    """Return A x for a band matrix and a vector of more than SMALL numbers."""
-    if lower == upper == 1:
+    """Return A x for a band matrix and a vector; for few unknowns in long double."""
+    if len(x) <= SMALL:
+        ab = widest(ab, len(x))
+    if lower == upper == 1 and len(x) > 1:
         return _tridiagonal_product(ab[2, :-1], ab[1], ab[0, 1:], x)
+    if len(x) <= SMALL:
+        return band_product(lower, upper, ab, x[:, None])[:, 0]
     return blas_of("gbmv", x.dtype)(len(x), len(x), lower, upper, 1.0, ab, x)
 
 
@@ -129,7 +129,7 @@ def _suits(ab, b, rows, check_finite):
     NaN or Inf in b makes an x that is not verified.
     """
     n = len(b) if are_native(ab, b) and b.ndim == 1 else 0
-    return n > SMALL and ab.shape == (rows, n) and not (check_finite and not np.isfinite(ab).all())
+    return n > 1 and ab.shape == (rows, n) and not (check_finite and not np.isfinite(ab).all())
 
 
 @guards_memory
@@ -200,10 +200,15 @@ def _definite_by_lapack(lower, ab, b, check_finite):
 
 
 def _definite_product(lower, ab, x):
-    """Return A x for a Hermitian band matrix and a vector of more than SMALL numbers."""
-    if len(ab) == 2:
+    """Return A x for a Hermitian band matrix and a vector; for few unknowns in long double."""
+    if len(x) <= SMALL:
+        ab = widest(ab, len(x))
+    if len(ab) == 2 and len(x) > 1:
         diagonal, beside = (ab[0], ab[1, :-1].conj()) if lower else (ab[1], ab[0, 1:])
         return _tridiagonal_product(beside.conj(), diagonal.real, beside, x)
+    if len(x) <= SMALL:
+        u = len(ab) - 1
+        return band_product(u, u, _both_triangles(lower, ab), x[:, None])[:, 0]
     name = "hbmv" if x.dtype.kind == "c" else "sbmv"
     return blas_of(name, x.dtype)(len(ab) - 1, 1.0, ab, x, lower=lower)
 
@@ -212,12 +217,7 @@ def _solve_definite(lower, ab, b, **how):
     solve = functools.partial(_solveh_banded, lower=lower)
     system = functools.partial(_definite_system, lower)
 
-    def product(ab, x):
-        if len(x) <= SMALL:
-            u = len(ab) - 1
-            return band_product(u, u, widest(_both_triangles(lower, ab), len(x)), x[:, None])[:, 0]
-        return _definite_product(lower, ab, x)
-
+    product = functools.partial(_definite_product, lower)
     return _solve_one(solve, (system, product), ab, b, "solveh_banded", **how)
 
 
