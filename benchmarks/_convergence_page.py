@@ -9,7 +9,8 @@ from scipy.stats import mannwhitneyu
 __all__ = ["METHODS", "UPDATES", "area", "complete", "page", "rounded"]
 
 UPDATES, METHODS = ("bf16", "fp16", "fp16x3", "fp32"), ("ir", "fgmres")
-# The methods of the tables of shares and of scaling.  The others leave out GMRES with left preconditioning.
+# The methods of the tables of shares and of scaling.  The other tables leave out GMRES with left
+# preconditioning.
 ALL_METHODS = (*METHODS, "gmres")
 # Edges of the classes of condition numbers after scaling.
 EDGES = (1e2, 1e4, 1e6, 1e8, 1e10)
@@ -126,7 +127,7 @@ def most(rows, key):
 
 
 def reasons(rows):
-    """Return the kinds of reasons, counted, in brackets; nothing if there are none."""
+    """Return why rows were skipped: the number of rows for each kind of reason, in brackets, or nothing."""
     kinds = defaultdict(int)
     for row in rows:
         kinds[row["reason"].partition(":")[0].partition(" is above")[0].split(" = ")[0]] += 1

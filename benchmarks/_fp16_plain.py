@@ -12,9 +12,9 @@ from tcsolve import Plan
 
 __all__ = ["Factors", "factor", "solve"]
 
-# The widths of panels of MAGMA's mixed-precision LU, but for its widest: (largest n, width).
+# The widths of panels of MAGMA's mixed-precision LU, without its largest width: (largest n, width).
 WIDTHS = ((6000, 128), (float("inf"), 256))
-# Those of `fp16_update.cu`.
+# The tile and the threads of a block of `fp16_update.cu`.
 TILE, THREADS = 128, 256
 MOST_STEPS = 200
 
@@ -68,7 +68,7 @@ class Factors:
     lu : array, shape (m, m), float32, Fortran-ordered
         L without its diagonal of ones, and U; m >= n.
     order : array, shape (m,)
-        Row i of P M is row ``order[i]`` of M.
+        P moves row ``order[i]`` to row i.
     rows, columns : array, shape (n,), float64
         The diagonals of R and C.
     """

@@ -94,8 +94,8 @@ class ScalingRow(NamedTuple):
     """GMRES steps by scaling, for x in FP64 and in FP32.
 
     The scalings are: large entries clamped (algorithm 2.1), one number for all entries (2.2), rows, then
-    columns (2.4), and rows and columns alike (2.5); for x in FP32 the first two.  `kappas` are the condition
-    numbers in the infinity norm of A, and of A after the last two scalings.
+    columns (2.4), and rows and columns alike (2.5).  For x in FP32, only the first two have counts.  `kappas`
+    are the condition numbers in the infinity norm of A, and of A after the last two scalings.
     """
 
     matrix: str

@@ -1,4 +1,4 @@
-"""The pages of published counts: what is compared, and how rows and counts are told."""
+"""The pages of published counts: what is compared, and the text of rows and counts."""
 
 import functools
 import math
@@ -128,18 +128,18 @@ OURS = {
         "vectors of this FGMRES and its products with A are in FP64. 'every operation': the result of each "
         f"operation of the LU is rounded to BF16, for n up to {MOST_EACH}; 'tensor cores': the operands of "
         "updates between panels of 32 columns are rounded. 'as they count' is a model of their program, "
-        "where Q has the 64 bits of extended precision: the rows, then the columns, are divided by their "
-        "largest entries, and all entries are multiplied by 1, 10, 100, 1000 or 10000; L is multiplied by "
-        "the rounded inverses of the pivots; the first x, and the corrections of LU-IR, are in BF16 with "
-        "every operation rounded; GMRES has left preconditioning; the forward and the backward error, in "
+        "where Q has the 64 bits of extended precision. The rows, then the columns, are divided by their "
+        "largest entries, and all entries are multiplied by 1, 10, 100, 1000 or 10000. L is multiplied by "
+        "the rounded inverses of the pivots. The first x, and the corrections of LU-IR, are in BF16 with "
+        "every operation rounded. GMRES has left preconditioning. The forward and the backward error, in "
         "2-norms of vectors and the Frobenius norm of A, must be below 4.44e-16, in at most 50 cycles and "
-        f"{MOST_SOLVES} LU solves. The smallest count over the five multipliers and eight tolerances is "
-        f"taken for {SOLUTIONS} random x for 'ir' and BDD, and for one x for the others; the cell has the "
-        "median of these counts, and in brackets their range. 'multiplier 1' is the same with that "
-        "multiplier alone. 'zero pivots' is their number with the multiplier 1; they are replaced here by "
-        "2^-8 times the largest entry, and how the thesis avoids them is not known. 'kappa' is in the "
-        "2-norm, of A and of the scaled matrix. For hangGlider_2 neither condition number is that of the "
-        "thesis, so the thesis seems to use another matrix. For all other matrices they agree."
+        f"{MOST_SOLVES} LU solves. For each random x, the count is the smallest one over the five "
+        f"multipliers and eight tolerances. There are {SOLUTIONS} random x for 'ir' and BDD, and one for the "
+        "others. The cell has the median of these counts, and in brackets their range. 'multiplier 1' is the "
+        "same with that multiplier alone. 'zero pivots' is their number with the multiplier 1; they are "
+        "replaced here by 2^-8 times the largest entry, and how the thesis avoids them is not known. "
+        "'kappa' is in the 2-norm, of A and of the scaled matrix. For hangGlider_2 neither condition number "
+        "is that of the thesis, so the thesis seems to use another matrix. For all other matrices they agree."
     ),
     "scaling": (
         "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "

@@ -166,7 +166,8 @@ def _to_fp32(rule, value, rest):
     if rule.final == "nearest":
         return near
     down = np.nextafter(near, np.float32(0))
-    # Where |near| > |value + rest|: |near| > |value|, or near is value and rest has the other sign.
+    # True where |near| > |value + rest|: where |near| > |value|, or where near is value and rest has the
+    # opposite sign.
     large = (np.abs(near) > np.abs(value)) | ((near == value) & (rest * np.sign(value) < 0))
     cut = np.where(large, down, near)
     # The truncated sum of a tensor core is infinite from 2**128 on.

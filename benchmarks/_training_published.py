@@ -3,8 +3,8 @@
 A figure that differs has a reason, or it is counted as not explained.
 
 The published figures are those of abstracts, a manual and a pull request, on other GPUs; all but one are for
-large n.  The tables of HAIDAR, with a row for each matrix, were not at hand.  A row for each matrix is known
-of SC18 only, and its matrices were not at hand, so these rows are only quoted.
+large n.  The tables of HAIDAR, with a row for each matrix, were not at hand.  SC18 has rows for single
+matrices, too.  These rows are known, but their matrices were not at hand, so the rows are only quoted.
 """
 
 import json
@@ -30,9 +30,11 @@ NEAR = 0.1
 # Largest order of the problems that are compared with CUPY, and smallest order of the large problems.
 SMALL, LARGE = 2048, 8192
 FP16, PRODUCTS = "FP16 on tensor cores", "three FP16 products"
-# Most of the time of a solve goes to its steps, if a solver with fewer steps saves this part of the time.
+# If a solver with fewer steps saves at least this part of the time of a solve, the steps of the solve are
+# counted as most of its time.
 MOST = 0.5
-# For small n: FP64 is kept from its rate by fixed costs, if it reaches at most this part of its largest rate.
+# If a solve in FP64 of small n reaches at most this part of the largest FP64 rate, fixed costs are counted as
+# most of its time.
 FIXED = 0.1
 REASONS = (
     "a: the matrix is diagonally dominant, and our LU searches no pivots.",

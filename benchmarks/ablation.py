@@ -39,9 +39,9 @@ from _harness import (
 SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
 # Turns of the two libraries: `--repeats` times this, as (largest n, factor).
 TURNS = ((4096, 3), (8192, 2), (math.inf, 1))
-# Calls between the check, which makes one call of an LU or two of a solve, and the first turn.  For n above
-# 8192, only the third call of a size records the graphs: the first remembers the size, and the second
-# still launches each kernel alone.
+# Number of calls after the check and before the first turn.  The check makes one call of an LU, or two of a
+# solve.  For n above 8192, only the third call of a size records the graphs: the first remembers the size,
+# and the second still launches each kernel alone.
 WARM_UPS = 2
 # Calls of a size after the cache was cleared.  Rounds: (largest n, rounds up to this n), rounds for larger n.
 CALLS, MANY_ROUNDS, FEW_ROUNDS = 4, (8192, 5), 2

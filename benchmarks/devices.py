@@ -150,7 +150,8 @@ def page(facts, rows):
         "the memory of the host, with each `device`, in a process that has used the GPU.  `auto` should "
         f"take at most {WANTED:g} times as long as the faster of `cpu` and `cuda`, and "
         + ", ".join(f"at most {1e3 * t:g} ms at n = {n}" for n, t in WANTED_SECONDS.items())
-        + f".  {kept} of {len(solves)} rows are ok.  `auto` predicts with these rates: {facts['rates']}."
+        + f".  {kept} of {len(solves)} rows are ok.  The rates with which `auto` predicts are "
+        + f"{facts['rates']}."
     )
     copied = "Copies of n x n arrays by the library, and by CuPy:"
     parts = [text, table(HEAD, map(cells, solves)), copied]

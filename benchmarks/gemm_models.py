@@ -118,8 +118,8 @@ def page(facts, rows):
         "",
         f"Errors beyond the bound of `gemm_bound`: {beyond} of {len(rows)}.",
         "",
-        f"Theirs, measured on a V100: {loss.value} ({loss.source.name}). Without a number, no error here can "
-        "be compared with theirs.",
+        f"Published for the loss of precision on a V100: {loss.value} ({loss.source.name}). Without a "
+        "number, no error here can be compared with this.",
         "",
         f"Emulated with `benchmarks/gemm_models.py` on {facts['cpu']}, commit {facts['commit']}, "
         f"{facts['date']}; measured on {measured()[0]['gpu']}, commit {measured()[0]['commit']}.",

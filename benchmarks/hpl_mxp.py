@@ -181,8 +181,8 @@ def measure(n, precision, repeats):
     row["passed"] = passed(row["residual"])
     del solution
     phases.clear()
-    # Otherwise a small array could take a part of the free block that held the factors.  At the largest n the
-    # memory has no room for another such block.
+    # All blocks are freed, because a small array could take a part of the free block that held the factors.
+    # At the largest n the memory has no room for another such block.
     cupy.get_default_memory_pool().free_all_blocks()
     samples = device_seconds(run, repeats)
     # The first phases belong to the warm-up.

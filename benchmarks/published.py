@@ -35,7 +35,8 @@ GRID = {"contraction": 0.9, "basis": 500, "max_steps": 5000, "block": 32}
 SCALING_PRECISIONS = (("FP64", np.float64, 1e-4, 2.0**-52), ("FP32", np.float32, 1e-2, 2.0**-23))
 # The methods of the BF16 table that tcsolve has.  Its GMRES has FP64 vectors and products.
 OUR_METHODS = {"ir": "ir", FP64_GMRES: "fgmres"}
-# Condition numbers in the BF16 table: the key of ours, and the key of the published one after 'theirs'.
+# Condition numbers in the BF16 table, as pairs (ours, published): `ours` is the key of our number in a row,
+# and f"theirs {published}" that of the published number.
 KAPPAS = (("kappa", "kappa"), ("kappa scaled", "scaled"))
 # The precisions of the positive definite table (factors, x, products), the factors, and the reduction at
 # which a cycle ends.  The last are factors of a matrix that is shifted, but not scaled.

@@ -16,9 +16,10 @@ from tcsolve.kernels.arch import (
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
 BATCHED_REGISTERS = 72
-# If the 16-bit operands of a product have LARGE_OPERANDS bytes or more, fewer resident blocks are faster: as
-# many as need at most USED_BYTES of the shared memory of a multiprocessor.  On an H200, 32768 products of
-# 64 x 64 matrices in FP16 take 185.5 instead of 186.5 us, and 256.5 instead of 259.7 us with FP32 results.
+# If the 16-bit operands of a product have LARGE_OPERANDS bytes or more, fewer resident blocks are faster.
+# Together these blocks need at most USED_BYTES of the shared memory of a multiprocessor.  On an H200, 32768
+# products of 64 x 64 matrices in FP16 take 185.5 instead of 186.5 us, and 256.5 instead of 259.7 us with FP32
+# results.
 LARGE_OPERANDS, USED_BYTES = 16 << 10, 164 << 10
 IN_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "float": 4, "int8": 1}
 # Bytes of an entry of the result, by its kind (gemm.cuh).
@@ -74,7 +75,7 @@ class Batched(NamedTuple):
 
     @property
     def operands(self):
-        """(rows of op(A) or columns of op(B), whether rows in shared memory run along k, STORE), for both."""
+        """For A, then for B: (m or n, whether the rows in shared memory run along k, STORE)."""
         a = (self.size_m, not self.trans_a, self.store_a)
         return a, (self.size_n, bool(self.trans_b), self.store_b)
 

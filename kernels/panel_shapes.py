@@ -24,7 +24,8 @@ CLUSTER_BLOCKS += (
     (256, 8, 16, 64),
     (256, 8, 16, 128),
 )
-# Of the shapes for the most rows, two have a fast pivot search, and the last one is for dominant strips.
+# The last three shapes hold the most rows.  The first two of them have a fast pivot search; the third is for
+# dominant strips.
 *SEARCHED_BLOCKS, DOMINANT_BLOCK = CLUSTER_BLOCKS[-3:]
 SEARCHED_STRIP = SEARCHED_BLOCKS[-1][3]
 # Width of a narrow strip, which may fit in shared memory if a wider one does not.
@@ -38,8 +39,8 @@ GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))
 MANY_BLOCKS = 48
 MAX_BLOCKS = 256
 
-# Bytes of struct Board of exchange_grid.cuh: for each block two rows with candidates, sums and a stamp; and
-# one count.
+# Bytes of struct Board of exchange_grid.cuh.  For each block it has two rows, their two candidates, 128 sums
+# and a stamp.  It also has one count.
 BOARD_BYTES = MAX_BLOCKS * (2 * (16 + 4 * 32 + 8) + 4 * 128 + 4) + 16
 
 

@@ -140,8 +140,8 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, definite=F
     definite : bool
         True if the systems are positive definite.
     alone : bool
-        True for one system that is no stack; not for a stack of one, because its bits must not depend on
-        `count`.
+        True for one system that is no stack.  False for a stack of one: the bits of an answer in a stack must
+        not depend on `count`.
     """
     large = has_large_memory(arch_number(arch))
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)

@@ -35,7 +35,7 @@ def as_text(solution):
 
 
 def message(solution):
-    """Return the message of the status; for an ill-conditioned A with a small forward error, it says so."""
+    """Return the message of the status; if A is ill-conditioned but x accurate, it has the forward error."""
     error = small_error(solution)
     if solution.status.name != "ILL_CONDITIONED" or error is None:
         return solution.status.value

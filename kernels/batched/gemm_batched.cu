@@ -10,14 +10,15 @@
 //          other, rows contiguous, as op(A) (TRANS_A 0) or its transpose (1); strides are not read.  2: one matrix for
 //          all s, by its strides.  STORE_B says the same of b.  In cases 0 and 2 TRANS is 0.
 //   out, c row-major with leading dimensions ld_out, ld_c, batch strides, of kind KIND (see gemm.cuh).  DENSE 1: the
-//          matrices of out lie one behind the other from a 16-byte word on; its strides are not read.  ADDEND 0: c and
-//          beta are not read.
+//          matrices of out lie one behind the other, the first one on a 16-byte boundary; the strides of out are not
+//          read.  ADDEND 0: c and beta are not read.
 //
 // Dense results are stored from registers in runs of 2 or 4.  If the length of a row is not a multiple of a run, they
 // are gathered in shared memory and stored as one run of bytes.
 //
-// With STORE 1 and rows of whole 16-byte words, a (b) starts on such a word.
-// Grid: any, with BRIEF a block for COUNT products; block THREADS; dynamic shared memory SHARED_BYTES.
+// With STORE 1 and rows of whole 16-byte words, a (b) starts on a 16-byte boundary.
+// Grid: any number of blocks, but with BRIEF one block for every COUNT products; block THREADS; dynamic shared memory
+// SHARED_BYTES.
 // Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), THREADS, COUNT, HEIGHT, STAGES, SHARED_BYTES, T_IN (fp16, bf16,
 // float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float),
 // TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE, and for large products

@@ -15,10 +15,11 @@
 // rows of earlier pivots are updated too, the right-hand sides become the solutions times the pivots, without a back
 // substitution.  Rows are not moved.
 //
-// A number in `room` has been written once no part has an upper half of all ones, so no flags are needed.  A block
-// takes its columns when it starts, and waits only for blocks of the same system with columns to the left, which have
-// started before.  So some block can always go on, also if the device has no room for all of them.  The first block of
-// each system starts first, then the second of each: then the blocks of a long stack do not wait for each other.
+// Before a number in `room` is written, all its bits are ones.  Afterwards no part of it has an upper half of all ones,
+// so no flags are needed.  A block takes its columns when it starts, and waits only for blocks of the same system with
+// columns to the left, which have started before.  So some block can always go on, also if the device has no room for
+// all of them.  The first block of each system starts first, then the second of each: then the blocks of a long stack
+// do not wait for each other.
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.
@@ -128,7 +129,7 @@ __device__ __forceinline__ Number fast_inverse(Number v) {
 }
 
 struct Shared {
-    Entry rows[2][2][COLUMNS];  // pivot rows; the next step, or the next two, use the other half
+    Entry rows[2][2][COLUMNS];  // pivot rows of one step (`lead`) or two (`follow`); the next steps use the other half
     // `lead`: reciprocal of the pivot; `follow`: multiplier of the second pivot row in the first step
     Entry scale[2];
     uint4 keys[WARPS / 4];

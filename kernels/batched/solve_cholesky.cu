@@ -126,8 +126,8 @@ struct Cholesky {
         return bad;
     }
 
-    // Subtracts the products with the columns 0 to p - 2 of tiles of L from tile (i, p), i > p.  `make_tile` subtracts
-    // the last one, which is not complete yet.
+    // Updates tile (i, p), i > p, by the columns 0 to p - 2 of tiles of L.  Column p - 1 is not complete yet;
+    // `make_tile` subtracts its product.
     __device__ __forceinline__ void update(int i, int p) const {
         constexpr int CHAINS = 4;  // sums that do not wait for each other
         double *own = row(i), *other = row(p);

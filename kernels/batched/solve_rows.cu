@@ -356,8 +356,8 @@ tcs_solve_rows(
         }
         largest = over_lanes<LANES>(largest + spoilt, larger);
         if (which == 1) {
-            // Only for systems that miss the bound, so that the bits of an answer do not depend on the warp's other
-            // systems.
+            // A system that meets the bound keeps its first answer, so that the bits of an answer do not depend on the
+            // warp's other systems.
             is_better = misses && largest * size < of_rest * new_size;
             if (is_better) of_rest = largest, size = new_size;
             break;

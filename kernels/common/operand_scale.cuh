@@ -3,9 +3,9 @@
 
 #include "common/common.cuh"
 
-// The power 2^e that brings x >= 0, given by its bits, into (2^13, 2^14]; 1 if x is zero or not finite.  Then hi stays
-// below 65504, the largest FP16 number.  For entries of about the size x, a nonzero |lo| is far above 2^-24, the
-// smallest FP16 number.  For very small x, e is limited to 112, so that 2^-e / 2^14 is a normal number.
+// The power 2^e that brings x >= 0, given by its bits, into (2^13, 2^14]; 1 if x is zero or not finite.  Then hi
+// (hi_lo.cuh) stays below 65504, the largest FP16 number.  For entries of about the size x, a nonzero |lo| is far above
+// 2^-24, the smallest FP16 number.  For very small x, e is limited to 112, so that 2^-e / 2^14 is a normal number.
 __device__ __forceinline__ float scale_to_top(unsigned bits) {
     constexpr int TOP_EXPONENT = 14, MOST = 126 - TOP_EXPONENT;
     constexpr unsigned NO_NUMBER = 0x7f800000u;

@@ -161,7 +161,8 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
-    // A broken result: Inf or NaN.  If the launch sums only a part of k, and another part has the Inf or NaN, then 0.
+    // Returns a broken result, which is Inf or NaN.  The sum is finite only if the launch sums a part of k and the Inf
+    // or NaN is in another part.  Then the function returns 0.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;
         #pragma unroll 1

@@ -52,8 +52,8 @@
 // m = n = 16384, products counted once; one comparison, both versions in the same run, of which no results file is
 // kept).  With REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.
 // Each entry has one addition, so the order of the blocks does not matter.  Threads store results themselves if `how`
-// is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Then alpha x may be added to C
-// without being rounded first; otherwise the bits are the same.
+// is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  A thread may multiply a sum by alpha
+// and add it to C with a single rounding.  Apart from this, its results have the bits that the copy engine would give.
 // Subnormal sums are kept, because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
 //
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
@@ -126,8 +126,8 @@ struct Schedule {
         return work && *reinterpret_cast<volatile unsigned*>(work) >= unsigned(count());
     }
 
-    // The tile after `last` (NO_TILE: the first one); NO_TILE in the other block of a cluster if block 0 chooses the
-    // tile and sends its number.
+    // Returns the tile after `last`, or the first tile if `last` is NO_TILE.  With `work`, only block 0 of a cluster
+    // chooses a tile, and sends its number; in the other block the function returns NO_TILE.
     __device__ __forceinline__ int next(int last) const {
         if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
         return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;

@@ -30,7 +30,7 @@ struct Dominant {
     union {
         Slab slab[ALL_WARPS];
         float of_warp[ALL_WARPS][STRIP];
-        struct { float column[2][STRIP], row[2][STRIP]; } cross;  // of the pivot, in the rows of the diagonal
+        struct { float column[2][STRIP], row[2][STRIP]; } cross;  // of each pivot: its column and its row
     };
     float reciprocal[STRIP];
 };

@@ -3,11 +3,11 @@
 //
 // Each column needs one exchange, for which all warps wait.  A warp sends its candidate to all blocks as soon as its
 // entries of this column are updated: 16 bytes that describe its best row.  Other work is done while candidates are
-// under way.  The warp that holds the pivot row sends this row later, and the row arrives one column later; most of the
-// update by this pivot is done then.  While column j is eliminated, columns j to j + 2 have the updates by all pivots
-// before j, and later columns have those by pivots before j - 1.  The entry of the pivot row in column j + 1 is needed
-// at once.  When the candidate is sent, this entry still lacks the update by pivot j - 1.  Therefore a candidate has
-// two more numbers: the entry without this update, and the multiplier of the update.
+// under way.  The warp that holds the pivot row sends this row later.  The row arrives one column later, and most of
+// the update by this pivot waits for it.  While column j is eliminated, columns j to j + 2 have the updates by all
+// pivots before j, and later columns have those by pivots before j - 1.  The entry of the pivot row in column j + 1 is
+// needed at once.  When the candidate is sent, this entry still lacks the update by pivot j - 1.  Therefore a candidate
+// has two more numbers: the entry without this update, and the multiplier of the update.
 //
 // No buffer is overwritten too early: a warp chooses pivot j only after every warp has sent its candidate for pivot j.
 // A warp sends this candidate only after it has read the candidates for pivot j - 1 and the rows of the pivots up to

@@ -57,7 +57,7 @@ __device__ __forceinline__ Vote vote(int size) {
 struct Team {
     struct Board* board;
     int rank;
-    unsigned expected;  // in a grid: how many arrivals since the launch completed the last barrier
+    unsigned expected;  // in a grid: the value of Board::arrived when all blocks have arrived at the last barrier
 };
 
 __device__ __forceinline__ int block_count() {
@@ -269,7 +269,7 @@ __device__ __forceinline__ float divide(
     Rows& rows, int i, int size, int pivot_place, float scaled, float reciprocal, int column, float& kept, bool& open
 ) {
     const int place = rows.place[i];
-    // From the place before the swap, so it need not wait for the new place.
+    // `open` is computed from the place before the swap, so it need not wait for the new place.
     open = place >= column && place != pivot_place;
     rows.place[i] = place == pivot_place ? column : place == column ? pivot_place : place;
     const bool divides = open && size != 0;

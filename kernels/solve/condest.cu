@@ -11,8 +11,9 @@
 //               infinity.  The ascent is over if i is the same as in the last step.  unit: the unit vector e_i, or
 //               zeros if the ascent is over.  One block of 1024.
 // tcs_held      compares b and y (n x k, row-major), r = b - y.  z (n x last, row-major) has a column for each of the
-//               `last` rightmost columns of b.  sums has three parts: sum r_i^2 of each other column of b, sum b_i^2 of
-//               each of these other columns, and |sum z_i r_i| of each of the `last` columns.  k blocks of 1024.
+//               `last` rightmost columns of b.  sums has three parts: sum r_i^2 of each of the first k - last
+//               columns of b, sum b_i^2 of each of these columns, and |sum z_i r_i| of each of the `last` columns.
+//               k blocks of 1024.
 //
 // Unless stated, grid ceil(n / 256), block 256.
 

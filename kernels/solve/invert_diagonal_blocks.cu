@@ -172,7 +172,7 @@ __device__ __forceinline__ unsigned long long store(T_IN* out, Triangle& x, cons
     return worst;
 }
 
-// Inverts block `number` of a triangle to `out`; returns what `store` does.
+// Writes the inverse of block `number` of a triangle to `out`, and returns the result of `store`.
 __device__ __forceinline__ unsigned long long invert_block(
     T_IN* out, const T_IN* lu, Index ld, Index n, Index number, bool lower, bool unit
 ) {

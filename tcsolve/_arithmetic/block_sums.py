@@ -1,4 +1,4 @@
-"""The product of two matrices as tensor cores add it, bit for bit (see `tensor_cores`).
+"""Products of two matrices with the sums of tensor cores, bit for bit (see `tensor_cores`).
 
 The terms of a block are integers times a power of two.  FP64 holds these integers and their sum exactly, so
 that NumPy computes them in FP64, a tile of the result at a time.
@@ -60,7 +60,8 @@ class _Operand(NamedTuple):
 def sum_of_terms(parts_a, parts_b, terms, run, add):
     """Return the sum of the products of parts listed in `terms` (see `products.LEVELS`).
 
-    For each part of `run` consecutive k, the products are summed first; then these partial sums are added.
+    The range of k is cut into parts of length `run`.  The products of all terms are summed over each part;
+    then the sums of the parts are added.
     add(c, a, b) returns c + a b, and may overwrite c; None stands for c = 0.
     """
     total = None

@@ -107,7 +107,7 @@ def _is_forked():
 
 
 def _captures(cupy):
-    """Tell whether the current stream is capturing a graph, so that work in it would become part of it."""
+    """Tell whether the current stream is capturing a CUDA graph, in which new work would be recorded."""
     try:
         return cupy.cuda.get_current_stream().is_capturing()
     except RuntimeError:  # a failed capture, or one in a stream that depends on this stream

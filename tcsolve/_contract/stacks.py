@@ -15,7 +15,7 @@ class StackFactors(Protocol):
     Attributes
     ----------
     info : array of int32, shape (m,)
-        Not zero for each matrix with a factorization that broke down.
+        Nonzero for a matrix if its factorization broke down, else zero.
     nbytes : int
         The bytes that the factors keep; factors of matrices that are not general need not have this.
     """
@@ -128,12 +128,12 @@ class Stacks(Protocol):
         but only its entries for doubtful systems have a meaning.  It is None for a single system, and for
         stacks of the smallest systems.
 
-        A system is doubtful if A is singular or not finite, contradicts its structure, or is outside of the
-        limits (largest backward error, smallest 1 / (||A||_1 ||y||_1), largest norm of A and of x, largest
-        difference of mirror images), where ||y||_1 is the third of the rows `out` that `solve_at_once` stores
-        in the board.  The norms must also be at least the reciprocal of the third limit, unless b and x are
-        0.  The last limit is relative to the largest |a_ij|; it is -1 if entries that are not read must be
-        zero.
+        A system is doubtful if A is singular or not finite, if A contradicts its structure, or if a number is
+        outside of the limits.  The limits are (largest backward error, smallest 1 / (||A||_1 ||y||_1),
+        largest norm of A and of x, largest difference of mirror images).  Here ||y||_1 is the third of the
+        rows `out` that `solve_at_once` stores in the board.  The norms must also be at least the reciprocal
+        of the third limit, unless b and x are 0.  The last limit is relative to the largest |a_ij|; it is -1
+        if entries that are not read must be zero.
         """
 
     # ---- factors by the libraries ----------------------------------------------

@@ -22,7 +22,8 @@ def guards_memory(function):
         for given in (*args, *kwargs.values()):
             if type(given) is np.ndarray:
                 continue
-            # Of a pair of factors, look at the matrix that it keeps: reading lu or piv may compute them.
+            # If `given` is a pair of factors, test the matrix that the pair keeps: reading lu or piv may
+            # compute them.
             array = given
             if isinstance(given, tuple):
                 array = getattr(given, "matrix", None)

@@ -149,8 +149,8 @@ def _by_lapack(a, b, *, trans, lower, unit_diagonal, check_finite):
     """Return the verified x of the routine that SciPy's function calls, or None.
 
     It is None where that function must solve, or refuse, the system, and where x is not verified.  NaN or Inf
-    in b or in the triangle makes an x that is not verified.  In the rest of a, a product with ones finds it,
-    which takes less time than a test of each entry.
+    in b or in the triangle makes an x that is not verified.  A product with ones finds NaN or Inf in the
+    rest of a, in less time than a test of each entry.
     """
     n = len(a) if are_native(a, b) and a.ndim else 0
     read = _column_major(a, trans, lower) if n else None

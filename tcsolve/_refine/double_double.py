@@ -102,7 +102,7 @@ def _row_by_row(ops, a, x, b):
 
 
 def _blocks(a, device):
-    """Return ranges of rows of a: on the host so few rows that their slices stay in the cache."""
+    """Return ranges of rows of a; on the host, the slices of a range stay in the cache."""
     if device != "cpu":
         return parts(*a.shape, WIDENED[device])
     step = max(1, CACHE_ENTRIES // a.shape[1])

@@ -63,7 +63,10 @@ def _require_number(where, value):
 
 
 def _try_small(name, options):
-    """Raise an InputError if the generator refuses the options; for a small n, it refuses the same ones."""
+    """Raise an InputError if the generator refuses the options.
+
+    It is called with a small n, because it refuses the same options for every n.
+    """
     try:
         with np.errstate(all="ignore"):
             matrices.generate(name, **options | {"n": min(options["n"], 4)})

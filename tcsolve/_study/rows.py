@@ -68,7 +68,7 @@ def rows_of(case, plans, settings, ready=lambda: None):
             case.filters.check_kappa(problem.cond)
         facts = facts_of(problem)
         if zero_pivot := facts.pop("zero_pivot"):
-            # A zero pivot shows this only to working precision: rounding may make a small pivot zero.
+            # A zero pivot does not prove exact singularity: rounding may make a small pivot zero.
             raise Skipped(
                 f"it is singular to working precision: pivot {zero_pivot} is zero in FP64"
             )

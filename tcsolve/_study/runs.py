@@ -45,7 +45,7 @@ class FactorsInTurn:
             made = factor(self._a, precision=plan, device=self._device, check_finite=True)
             seconds = time.perf_counter() - start
             on_cpu = ladder_of(made).system.ops.device == "cpu"
-            # With a fallback, other factors would need memory beside these.
+            # Keep no factors of a plan with a fallback: more precise ones would need memory beside them.
             if not on_cpu or plan.update == "auto" or plan.fallback:
                 return made, seconds
             self._known, self._last = fields, (made, seconds, plan.method)

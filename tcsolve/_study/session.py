@@ -99,7 +99,7 @@ def _left(spec, case, found):
 def _rows_in(spec, case, found):
     """Return the rows of a case: that of a skipped matrix, and those of its runs."""
     skipped, unfetched = _skipped_keys(case, spec.settings)
-    # A matrix that could not be fetched at first may have been solved since.
+    # If all runs of a matrix are done, leave out the row that says that it could not be fetched.
     first = [skipped, unfetched] if _left(spec, case, found) else [skipped]
     keys = [key_of(case, plan, spec.settings) for plan in spec.plans]
     return [found[key] for key in (*first, *keys) if key in found]

@@ -91,10 +91,7 @@ def test_the_page_has_solves_and_copies(script, monkeypatch, tmp_path):
     assert "| 100 | 0.1 | 1 | 0.11 | cpu | 1.10 | ok |" in text
     assert "| 3000 | 100 | 7 | 7.5 | cuda | 1.07 | ok |" in text
     assert "FAILED: NOT_CONVERGED" in text and "2 of 3 rows are ok" in text
-    assert (
-        "| 3000 | 72 | 25.0 | 9.0 | 20.0 | 8.0 |" in text
-        and "predicts with these rates: some" in text
-    )
+    assert "| 3000 | 72 | 25.0 | 9.0 | 20.0 | 8.0 |" in text and "`auto` predicts are some" in text
 
 
 @pytest.mark.gpu

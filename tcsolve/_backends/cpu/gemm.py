@@ -18,7 +18,7 @@ from tcsolve._errors import InputError
 
 __all__ = ["add_product", "gemm"]
 
-# A sum of FP16 products, multiplied by 2**e, is exact in FP32 if |e| is at most this number.
+# If |e| is at most this number, multiplying a sum of FP16 products by 2**e in FP32 causes no rounding error.
 MODERATE_EXPONENT = 60
 # The largest e for which 2**e and 2**-e are both normal FP32 numbers.
 LARGEST_FACTOR = 126

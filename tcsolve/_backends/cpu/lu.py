@@ -55,7 +55,8 @@ class HostRules:
         return False
 
     def is_square(self, start, rows, columns, right, update):
-        return False  # L below a square would be a product, which is not faster than LAPACK's panel
+        # Below a square panel, L is a product.  LAPACK factors the whole panel in no more time.
+        return False
 
     def inner_update(self, update, rows, columns):
         return UPDATES["fp64" if self.char in "dD" else "fp32"]

@@ -1,7 +1,7 @@
 """Factors and norms of stacks on the host.
 
-For the LU of a stack, this module takes the place of a device's `vendor`: it has the functions that are
-needed for it.
+On the host, this module takes the place of a device's `vendor`.  It has only the functions of `Stacks` that
+the LU of a stack needs.
 
 LAPACK has no routine for a stack, so it factors one matrix after the other.  Systems of few unknowns are
 then solved together: each step of the substitution treats one unknown of all systems.
@@ -18,11 +18,11 @@ __all__ = ["MEASURED_COLUMNS", "factor", "measure", "most_at_once", "rows"]
 
 # Up to this n, substitution for all systems together takes less time than one call of LAPACK for each.
 ACROSS = 24
-# Number of matrices that are transposed together, so that the lines of the cache that they share stay there.
+# Number of matrices that are transposed together.  They share cache lines, which then stay in the cache.
 TRANSPOSED = 64
 # Largest number of right-hand sides for `measure_large`, which this module does not have (see `Stacks`).
 MEASURED_COLUMNS = 0
-# About the number of entries of A that are measured at a time, so that copies of them stay in the cache.
+# Approximate number of entries of A that are measured at a time, so that copies of them stay in the cache.
 WORK_ENTRIES = 1 << 16
 
 

@@ -26,7 +26,7 @@ LARGEST_STRUCTURED, LARGEST = 64, 128
 LARGEST_INVERTED = 32
 # Number of entries of A and b of the systems that are solved at a time.
 CHUNK_ENTRIES = 1 << 20
-# About the number of entries that are measured at a time, so that copies of A stay in the cache.
+# Approximate number of entries that are measured at a time, so that copies of A stay in the cache.
 WORK_ENTRIES = 1 << 16
 FP64 = np.dtype(np.float64)
 # Largest number of entries of A of a short stack; n is then at most LARGEST_STRUCTURED.
@@ -293,8 +293,8 @@ def _constants(n, k, char):
 def _lu_solve(a, b):
     """Return A**-1 b for each system; NaN for a matrix with a zero pivot.
 
-    A parallel BLAS may round differently in a second factorization, so that a pivot is zero in only one of
-    the two factorizations.
+    A parallel BLAS may round differently in a second factorization.  If a pivot becomes zero only there, the
+    systems are solved one by one.
     """
     try:
         return np.linalg.solve(a, b)

@@ -137,7 +137,7 @@ class ConditionEstimate:
             sample = self._sampled(near, rcond, own and own.column)
             if sample is not None and sample > least:
                 return sample
-        # A rung whose roundoff is too large to show this rcond would be left at once.
+        # Climb to a rung whose roundoff is small enough to show this rcond.
         if ladder.climb(most=TRUST * rcond):
             return self._estimate(near)
         return math.nan  # the factors are too coarse, and the plan forbids more precise ones

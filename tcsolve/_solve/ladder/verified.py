@@ -231,7 +231,7 @@ class Solve:
         mark, rcond, singular = ladder.phases.mark(), 0.0, ladder.is_singular
         if ladder.system.finite and not singular:
             rcond = condition.least if met and condition.least else condition.rcond()
-            if math.isnan(rcond):  # the factors do not show it, but perhaps the dominance of A does
+            if math.isnan(rcond):  # the factors give no estimate; a dominant A has a lower bound
                 rcond = condition.ladder.system.least_rcond() or rcond
             singular = ladder.is_singular
         ladder.phases.lap("rcond", mark)

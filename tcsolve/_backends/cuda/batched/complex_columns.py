@@ -28,7 +28,8 @@ __all__ = ["ComplexColumns", "bytes_in_planes", "takes"]
 LEAST_ROWS, LEAST_COLUMNS = 6144, 1024
 # Rows of a block (see above), and of a diagonal block.
 BLOCK, HALF = 512, 256
-# The largest loss of accuracy by inverses, as `_inverted` measures it, in FP64 and in a coarse solve.
+# The largest loss of accuracy by inverses, as `_inverted` measures it: for a solve in FP64, and for a coarse
+# solve, which uses sums of two BF16 numbers.
 LARGEST_LOSS, LARGEST_COARSE_LOSS = 1e6, 1e5
 # A coarse solve needs a largest pivot between these two; then entries that matter are in the range of BF16.
 SMALLEST, LARGEST = 2.0**-60, 2.0**60

@@ -12,7 +12,8 @@ from tcsolve.kernels.system_shapes import across_shape
 
 __all__ = ["eliminate", "elimination_bytes", "eliminates"]
 
-# By kind, the largest number of rows.  For larger positive definite matrices, Cholesky factors are faster.
+# By kind: the largest number of rows of a matrix that is eliminated.  For larger positive definite matrices,
+# Cholesky factors are faster.
 LARGEST = {"general": 1536, "positive definite": 1024}
 # By kind: the matrices of a stack are eliminated if they have more rows than this.  Smaller ones are solved
 # faster if each has a multiprocessor of its own.

@@ -150,7 +150,7 @@ class Eliminated:
 
 
 class LU:
-    """P t = L U by cuSOLVER for t = a[0].T; if `turned`, a holds the transpose, so that t is A itself.
+    """P t = L U by cuSOLVER, where t is A itself if `turned`, and the transpose of A otherwise.
 
     Solves for many complex right-hand sides are products (see `complex_columns`).
     """
@@ -161,7 +161,7 @@ class LU:
 
     @classmethod
     def of(cls, a, turned):
-        """Factor a (1, n, n), which is not modified."""
+        """Factor t = a[0].T, where a (1, n, n) is not modified; if `turned`, a holds the transpose of A."""
         return cls(*getrf_in_place(copied(a)[0].T), turned)
 
     def solve(self, rhs, adjoint=False):

@@ -123,7 +123,7 @@ class Work:
 
     @property
     def turns(self):
-        """Zero words in which `launch_wgmma` counts tiles; no other product uses them."""
+        """Words in which `launch_wgmma` counts tiles; they are zero, and no other product uses them."""
         if self._turns is None:
             self._turns = cupy.zeros(TURN_WORDS, cupy.uint32)
         return self._turns

@@ -42,7 +42,7 @@ def overlap(step, rules):
             step.solve_first()
         # `complete` works only on a square panel, and only after its rows are swapped.  `solve_first` swaps
         # them only in a panel of one strip.  A square panel has several strips, so its rows are swapped
-        # already, and `complete` need not wait.
+        # already, and `complete` need not wait for `solve_first`.
         if step.completes:
             step.complete()
             side.wait_event(main.record())

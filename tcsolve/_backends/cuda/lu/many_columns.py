@@ -69,7 +69,7 @@ def _solved(lu, inverses, adjoint, x):
 
 
 class _Triangle:
-    """A triangle T of the factors, or its transpose, for the solution y of op(T) y = x; x is overwritten.
+    """The solve op(T) y = x with a triangle T of the factors; op(T) is T or its transpose.  x is overwritten.
 
     Addresses are computed here, because making views of arrays takes the host longer than the launches.
     """

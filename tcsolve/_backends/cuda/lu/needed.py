@@ -80,7 +80,8 @@ def _of_factors(n, arch, multiprocessors):
     found = [("panel", s.defines) for s in dict.fromkeys(shapes) if s is not None]
     is_wide = any(panel.stop - panel.start > SOLVE_WIDTH for panel in panels)
     few = SWAP_SHAPES[:2] if is_wide else SWAP_SHAPES
-    least = (0, *(shape.most for shape in SWAP_SHAPES))  # a shape is for more columns than this
+    # Shape i is used only for more than least[i] columns.
+    least = (0, *(shape.most for shape in SWAP_SHAPES))
     found += [("swap_solve", s.defines) for s, most in zip(few, least, strict=False) if n > most]
     if len(panels) > 1:
         found += _of_updates(arch)

@@ -33,7 +33,7 @@ def turns_into_memory_error(function):
 
 
 def allocates_by_default():
-    """Tell whether CuPy's default pool is the current allocator; other allocators do not tell free memory."""
+    """Tell whether CuPy's default pool is the current allocator; others do not report their free memory."""
     return cupy.cuda.get_allocator() == cupy.get_default_memory_pool().malloc
 
 

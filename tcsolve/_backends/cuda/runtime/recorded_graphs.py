@@ -155,7 +155,7 @@ def _give_back(tape):
 
 
 def retire(pool):
-    """Free a pool of the current device that will make no more arrays: each block now, or after its use."""
+    """Free a pool of the current device that makes no more arrays; blocks that are in use are freed later."""
     with _lock:
         _retired.append((cupy.cuda.runtime.getDevice(), pool))
         _retire(())

@@ -51,7 +51,7 @@ class Tape:
     def __init__(self, key):
         self.key = key
         self._reel, self._beside = _Reel(key), None
-        # The stream that used the tape last; events at the end of that work and of the work aside.
+        # The stream that used the tape last; the events at the end of its work, and of the work aside.
         self._last, self._done, self._done_aside = None, _event(), None
         self._lock, self._inputs = threading.RLock(), {}
         _, n, char = key
