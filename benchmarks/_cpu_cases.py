@@ -113,7 +113,7 @@ def _factored():
 
 
 def _structured():
-    for n in (200, 1000, 2000):
+    for n in (20, 200, 1000, 2000):
         a, _ = _system(n)
         triangle = np.triu(a) + n * np.eye(n)
         band = np.triu(np.tril(triangle + triangle.T, 3), -3)

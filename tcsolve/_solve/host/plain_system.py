@@ -1,9 +1,11 @@
 """One small ordinary system on the host, solved and verified with few calls from Python, without a report.
 
 For a few dozen unknowns a solve takes less time than the checks of all arguments and a report.  So systems
-that need none of these are solved first: two NumPy arrays of one dtype, a matrix without known zeros, numbers
-that are not extreme.  If x is not verified or the matrix is not regular, the general code solves the system.
+that need none of these are solved first: two NumPy arrays of one dtype, a matrix that has its structure, and
+numbers that are not extreme.  If x is not verified or the matrix is not regular, the general code solves it.
 """
+
+import functools
 
 import numpy as np
 
@@ -11,8 +13,10 @@ from tcsolve._backends.cpu.blas import infinity_norm, largest, norms
 from tcsolve._refine import stopping
 from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.host.gains import vectors
-from tcsolve._solve.host.lapack_factors import Cholesky, General
+from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General
+from tcsolve._solve.host.ways import way_in_fp64
 from tcsolve._solve.ladder.short_refinement import HostLoop, is_moderate
+from tcsolve._solve.problem.structures import is_as_read
 
 __all__ = ["plain_system"]
 
@@ -20,8 +24,10 @@ __all__ = ["plain_system"]
 LARGEST = LEAST_N - 1
 # Largest number of corrections with FP64 factors; more gain nothing.
 MOST_STEPS = 2
-FACTORS = dict.fromkeys((None, "gen", "general"), General)
-FACTORS |= dict.fromkeys(("pos", "positive definite"), Cholesky)
+GENERAL, DEFINITE = ("gen", "general"), ("pos", "positive definite")
+# Structures of which a test tells whether the matrix has them; nonzero entries elsewhere are left to the
+# general code.
+SPARSE = ("diagonal", "tridiagonal", "upper triangular", "lower triangular")
 WIDE = {x: np.dtype(np.complex128 if x in "FD" else np.float64) for x in "fdFD"}
 
 
@@ -35,14 +41,32 @@ def plain_system(a, b, assume_a):
     assume_a : str or None
         As in `solve`.
     """
-    kind = FACTORS.get(assume_a)
-    if kind is None or type(b) is not np.ndarray or not _fit(a, b):
+    if type(b) is not np.ndarray or not _fit(a, b):
         return None
     with np.errstate(all="ignore"):
-        if not (_is_hermitian(a) if kind is Cholesky else _has_corners(a)):
+        factor = _factor_for(a, assume_a)
+        if factor is None:
             return None
         wide = WIDE[a.dtype.char]
-        return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), kind.of, a.dtype)
+        return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), factor, a.dtype)
+
+
+def _factor_for(a, assume_a):
+    """Return the function that factors a, or None if the general code must look at a."""
+    if assume_a in GENERAL or assume_a is None and _has_corners(a):
+        return General.of
+    if assume_a in DEFINITE:
+        return Cholesky.of if _is_hermitian(a) else None
+    if not (assume_a in (None, "banded") or assume_a in SPARSE and is_as_read(a, assume_a)):
+        return None
+    way = way_in_fp64(a, assume_a)
+    if way.bands:
+        return functools.partial(_factored_band, way.bands)
+    return way.factor
+
+
+def _factored_band(bands, a):
+    return Banded.of(Band.of(a, *bands))
 
 
 def _fit(a, b):

@@ -13,7 +13,7 @@ from tcsolve._solve.choice.memory import widest_panel
 from tcsolve._solve.host.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
 from tcsolve._solve.problem.structures import by_bandwidth, detected
 
-__all__ = ["GENERAL", "Way", "ways_for"]
+__all__ = ["GENERAL", "Way", "way_in_fp64", "ways_for"]
 
 # Largest n of a general matrix that is solved here with FP64 factors; the ladder takes larger ones.
 LARGEST = 580
@@ -60,7 +60,7 @@ def ways_for(ops, a, columns, structure, precision):
     if precision in ("auto", "fp64"):
         if structure == "positive definite":
             return _definite(a, columns, precision)
-        way = _way_in_fp64(a, structure)
+        way = way_in_fp64(a, structure)
     elif structure == "positive definite":
         # The LU of the ladder does not show whether A is definite, so `routes` tests this first.
         return ()
@@ -78,7 +78,8 @@ def _definite(a, columns, precision):
     return ways
 
 
-def _way_in_fp64(a, structure):
+def way_in_fp64(a, structure):
+    """Return the `Way` with FP64 factors for a matrix that is not asserted to be definite, or None."""
     bands = None
     if structure in (None, "banded"):
         structure, bands = (by_bandwidth if structure else detected)(a)

@@ -7,7 +7,7 @@ import scipy.linalg
 
 from tcsolve._arithmetic.matrix_parts import parts
 
-__all__ = ["MIRRORED", "by_bandwidth", "detected", "read_under"]
+__all__ = ["MIRRORED", "by_bandwidth", "detected", "is_as_read", "read_under"]
 
 MIRRORED = ("symmetric", "hermitian", "positive definite")
 # The numbers of diagonals below and above the main one that are read.
@@ -30,12 +30,12 @@ def read_under(ops, a, structure, lower):
 
     If a is one NumPy matrix that has the structure, as nearly always, a itself is returned.
     """
-    if ops.xp is np and a.ndim == 2 and _is_as_read(a, structure):
+    if ops.xp is np and a.ndim == 2 and is_as_read(a, structure):
         return a, np.array(False)
     return interpret(ops.xp, a, structure, lower), contradicts(ops, a, structure, lower)
 
 
-def _is_as_read(a, structure):
+def is_as_read(a, structure):
     """Tell whether the NumPy matrix a has the structure; this is fast."""
     if structure in MIRRORED:
         return is_mirrored(a, conjugate=structure != "symmetric")
