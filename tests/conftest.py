@@ -68,7 +68,6 @@ def pytest_collection_modifyitems(config, items):
 
 def pytest_collection_finish(session):
     """Let another process compile the kernels while the tests that need none run."""
-    gc.freeze()
     gc.enable()
     chosen = sum(map(compiles, session.items))
     alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
