@@ -287,8 +287,8 @@ class Counts(NamedTuple):
 def program_counts(w):
     """Return the `Counts` for the scaled matrix w and random x.
 
-    For methods with a single x, the count at a multiplier is None unless it is below the counts at all
-    smaller multipliers.
+    A method with one x gets a count for a larger multiplier only if this count is smaller than those for all
+    smaller multipliers; otherwise it gets None.
     """
     made = Counts({method: {} for method in ("ir", *GMRES)}, factor(w).zero_pivots)
     for multiplier in MULTIPLIERS:

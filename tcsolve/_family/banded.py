@@ -84,7 +84,7 @@ def _solve_general(lower, upper, ab, b, **how):
 def _by_lapack(lower, upper, ab, b, check_finite):
     """Return the verified x of the routine that SciPy's function calls, or None.
 
-    It is None where that function must solve, or refuse, the system, and where x is not verified.
+    None: x is not verified, or the arguments are left to that function, which also raises the errors.
     """
     if not type(lower) is type(upper) is int or min(lower, upper) < 0:
         return None
@@ -97,11 +97,13 @@ def _by_lapack(lower, upper, ab, b, check_finite):
         room = np.zeros((2 * lower + upper + 1, n), ab.dtype, order="F")
         room[lower:] = ab
         *_, x, info = lapack_of("gbsv", ab.dtype)(lower, upper, room, b, overwrite_ab=True)
-    if info:
-        return None
+    return _if_verified(x, info, b, functools.partial(_general_product, lower, upper, ab))
+
+
+def _if_verified(x, info, b, product):
+    """Return the x of a routine of LAPACK if it meets the bound, else None; product(x) is A x."""
     with np.errstate(all="ignore"):
-        met = is_verified(x, b, _general_product(lower, upper, ab, x))
-    return x if met else None
+        return x if not info and is_verified(x, b, product(x)) else None
 
 
 def _general_product(lower, upper, ab, x):
@@ -192,11 +194,7 @@ def _definite_by_lapack(lower, ab, b, check_finite):
         *_, x, info = lapack_of("ptsv", ab.dtype)(diagonal.real, beside, b)
     else:
         _, x, info = lapack_of("pbsv", ab.dtype)(ab, b, lower=lower)
-    if info:
-        return None
-    with np.errstate(all="ignore"):
-        met = is_verified(x, b, _definite_product(lower, ab, x))
-    return x if met else None
+    return _if_verified(x, info, b, functools.partial(_definite_product, lower, ab))
 
 
 def _definite_product(lower, ab, x):

@@ -148,9 +148,9 @@ def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_f
 def _by_lapack(a, b, *, trans, lower, unit_diagonal, check_finite):
     """Return the verified x of the routine that SciPy's function calls, or None.
 
-    It is None where that function must solve, or refuse, the system, and where x is not verified.  NaN or Inf
-    in b or in the triangle makes an x that is not verified.  A product with ones finds NaN or Inf in the
-    rest of a, in less time than a test of each entry.
+    None: x is not verified, or the arguments are left to that function, which also raises the errors.  A
+    product with ones finds NaN or Inf in a, in less time than a test of each entry.  NaN or Inf in b makes an
+    x that is not verified.
     """
     n = len(a) if are_native(a, b) and a.ndim else 0
     read = _column_major(a, trans, lower) if n else None
@@ -160,7 +160,7 @@ def _by_lapack(a, b, *, trans, lower, unit_diagonal, check_finite):
     with np.errstate(all="ignore"):
         if check_finite:
             ones = _ones(n, t.dtype)
-            total = DOT[t.dtype.char](blas_of("trmv", t.dtype)(t, ones, lower=not side), ones)
+            total = DOT[t.dtype.char](blas_of("gemv", t.dtype)(1.0, t, ones), ones)
             if total - total != 0:  # it is NaN or Inf
                 return None
         how = {"lower": side, "trans": turned, "unitdiag": unit_diagonal}

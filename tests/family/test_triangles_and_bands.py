@@ -100,6 +100,14 @@ def test_x_has_the_bits_of_scipys_function_and_nothing_is_overwritten(dtype, ord
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_is_refused_also_where_it_is_not_read(order, value):
     a, b, n = np.array(triangle(65, False), order=order), random(65), 65
+    first = np.eye(n)[0]  # the other x are zero, and BLAS may skip their columns
+    for row, column in ((40, 3), (0, 5), (7, 7)):
+        bad = a.copy(order="K")
+        bad[row, column] = value
+        for trans in (0, 1):
+            for unit in (False, True):
+                with pytest.raises(ValueError, match="infs or NaNs"):
+                    solve_triangular(bad, first, trans=trans, unit_diagonal=unit)
     a[40, 3] = value  # in the lower triangle
     with pytest.raises(ValueError, match="infs or NaNs"):
         solve_triangular(a, b)
