@@ -22,9 +22,9 @@ RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 
 # Threads per row of measure_stack.cu, and threads of its blocks.
 STACK_LANES, STACK_THREADS = (4, 8, 16, 32), 256
-# Largest number of right-hand sides with which measure_large.cu is fast for one system, and threads of its
-# blocks.
-MEASURED_COLUMNS, MEASURE_THREADS = 64, 256
+# Largest number of right-hand sides with which measure_large.cu is fast for one system, how many of them a
+# block takes, and threads of its blocks.
+MEASURED_COLUMNS, MEASURED_TOGETHER, MEASURE_THREADS = 64, 4, 256
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
 
@@ -83,9 +83,10 @@ def stack_shape(count, n):
     return StackShape(lanes, -(-count // warps), 8 * warps * (-(-n // 32) * 32))
 
 
-def measure_blocks(n):
+def measure_blocks(n, nrhs):
     """Return the number of blocks of measure_large.cu for each matrix of n rows."""
-    return 1 + -(-n // (MEASURE_THREADS // 32)) + -(-n // 32)
+    looks = -(-nrhs // MEASURED_TOGETHER) * -(-n // (MEASURE_THREADS // 32))
+    return 1 + looks + -(-n // 32)
 
 
 def move_chunk(count, n):

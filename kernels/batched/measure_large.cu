@@ -14,8 +14,8 @@
 //   info   int[count], or null for 0.
 //   r      double (or pairs) [count][k][n], contiguous: becomes b - A x; or null.
 //
-// Grid count (1 + ceil(n / 8) + ceil(n / 32)), block 256: for each system one block for y, then blocks for rows, one to
-// a warp, then blocks for columns, 32 to a block.
+// Grid count (1 + ceil(k / 4) ceil(n / 8) + ceil(n / 32)), block 256: for each system one block for y, then for every
+// four right-hand sides blocks for rows, one to a warp, then blocks for columns, 32 to a block.
 // Defines T_A (float or double), COMPLEX (0 or 1).
 // Rounding: norms in FP64, in an order that depends only on n, `below` and `above`; residuals are summed in two
 // doubles.
@@ -25,18 +25,19 @@
 #include "common/sum.cuh"
 
 constexpr int THREADS = 256, WARPS = THREADS / WARP;
-constexpr int AT_ONCE = 4;  // right-hand sides for which a row of a is read once
+constexpr int AT_ONCE = 4;  // right-hand sides of a block
 
+// A system, and `from`: the number of the first of the answers that a block looks at.  x, y, b and r begin there.
 struct System {
     double* board;
     Reading a;
     T_A* x;
     const double* y;
     const T_A* b;
-    Index b_row, b_col, n, k, count;
+    Index b_row, b_col, n, k, count, from;
     double* r;
 
-    // Entry j of answer c.
+    // Entry j of answer from + c.
     __device__ __forceinline__ Number answer(Index j, Index c) const {
         const Number v = number(y, c * n + j);
         return {double(T_A(v.re)), double(T_A(v.im))};
@@ -58,31 +59,23 @@ struct System {
         }
     }
 
+    // Looks at row i, and at up to AT_ONCE answers.
     __device__ void look_at_row(Index i, int lane) const {
         Seen seen;
-        double inf = look_at_answers(0, i, lane, &seen);
-        for (Index from = AT_ONCE; from < k; from += AT_ONCE) look_at_answers(from, i, lane, nullptr);
-        tell(seen, [&](Index row, double v) { report(row, v); });
-        report(SEEN, inf);
-    }
-
-    // Looks at AT_ONCE answers, from number `from` on, and returns the sum of |a_ij| over row i.  If `seen` is given,
-    // it notes the entries of the row.
-    __device__ double look_at_answers(Index from, Index i, int lane, Seen* seen) const {
         double inf = 0, rest[AT_ONCE] = {}, size[AT_ONCE] = {};
         const Index some = k - from;
         if (i < n) {
             Sum<true> re[AT_ONCE], im[AT_ONCE];
             #pragma unroll 4
-            for (Index j = lane; j < n; j += WARP) {
+            for (int j = lane; j < int(n); j += WARP) {
                 const Number given = a.given(i, j), u = a.band.stands(i, j, given, {0.0, 0.0});
-                if (seen) seen->note(a.band, i, j, given, u);
+                seen.note(a.band, i, j, given, u);
                 if (!a.band.reads(i, j)) continue;
                 inf += modulus(u);
                 #pragma unroll
                 for (int c = 0; c < AT_ONCE; ++c) {
                     if (c >= some) break;
-                    const Number v = answer(j, from + c);
+                    const Number v = answer(j, c);
                     re[c].add_product(u.re, v.re);
                     if (COMPLEX) {
                         re[c].add_product(-u.im, v.im);
@@ -97,30 +90,31 @@ struct System {
                 re[c].template join<WARP>();
                 if (COMPLEX) im[c].template join<WARP>();
                 if (lane) continue;  // sums in other lanes may differ in the last bit
-                const Number v = number(b, i * b_row + (from + c) * b_col);
+                const Number v = number(b, i * b_row + c * b_col);
                 const Number left = {re[c].from(v.re), COMPLEX ? im[c].from(v.im) : 0.0};
                 rest[c] = modulus(left);
-                if (r) store(r, (from + c) * n + i, left);
-                const Number mine = answer(i, from + c);
+                if (r) store(r, c * n + i, left);
+                const Number mine = answer(i, c);
                 size[c] = modulus(mine);
-                store(x, i * k + from + c, mine);
+                store(x, i * k + c, mine);
             }
         }
+        tell(seen, [&](Index row, double v) { report(row, v); });
+        report(SEEN, inf);
         #pragma unroll
         for (int c = 0; c < AT_ONCE; ++c) {
             if (c < some) report(SEEN + 4 + from + c, rest[c]), report(SEEN + 4 + k + from + c, size[c]);
         }
-        return inf;
     }
 
     // The sums of columns j0 to j0 + 31.
     __device__ void look_at_columns(Index j0, int lane, int warp) const {
         __shared__ double sums[WARPS][WARP];
-        const Index j = j0 + lane, from = max(Index(0), j0 - a.band.above), to = min(n, j0 + WARP + a.band.below);
+        const Index j = j0 + lane, first = max(Index(0), j0 - a.band.above), last = min(n, j0 + WARP + a.band.below);
         double sum = 0;
         if (j < n) {
             #pragma unroll 4
-            for (Index i = from + warp; i < to; i += WARPS) {
+            for (Index i = first + warp; i < last; i += WARPS) {
                 if (a.band.reads(i, j)) sum += modulus(a.given(i, j));
             }
         }
@@ -140,19 +134,22 @@ tcs_measure_large(
     Index count, Index n, Index k
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const Index row_blocks = (n + WARPS - 1) / WARPS, blocks = 1 + row_blocks + (n + WARP - 1) / WARP;
+    const Index row_blocks = (n + WARPS - 1) / WARPS, looks = (k + AT_ONCE - 1) / AT_ONCE * row_blocks;
+    const Index blocks = 1 + looks + (n + WARP - 1) / WARP;
     const Index slice = blockIdx.x / blocks, block = blockIdx.x % blocks;
+    const Index from = block && block <= looks ? (block - 1) / row_blocks * AT_ONCE : 0;
     const System s = {
-        board + slice, {a + PARTS * slice * a_step, a_row, a_col, {below, above, 0}}, x + PARTS * slice * n * k,
-        y + PARTS * slice * y_step, b + PARTS * slice * b_step, b_row, b_col, n, k, count,
-        r ? r + PARTS * slice * n * k : nullptr
+        board + slice, {a + PARTS * slice * a_step, a_row, a_col, {below, above, 0}},
+        x + PARTS * (slice * n * k + from), y + PARTS * (slice * y_step + from * n),
+        b + PARTS * (slice * b_step + from * b_col), b_row, b_col, n, k, count, from,
+        r ? r + PARTS * (slice * k + from) * n : nullptr
     };
     if (block == 0) {
         s.look_at_probes(probes);
         if (threadIdx.x == 0 && info) s.board[(SEEN + 3) * count] = info[slice];
-    } else if (block <= row_blocks) {
-        s.look_at_row((block - 1) * WARPS + warp, lane);
+    } else if (block <= looks) {
+        s.look_at_row((block - 1) % row_blocks * WARPS + warp, lane);
     } else {
-        s.look_at_columns((block - 1 - row_blocks) * WARP, lane, warp);
+        s.look_at_columns((block - 1 - looks) * WARP, lane, warp);
     }
 }

@@ -181,6 +181,6 @@ def measure_large(a, band, y, b, info, board, *, residuals=None):
     (m, n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
     of_y = y, y.strides[0] // y.itemsize, y.shape[1] - k
     args = (board, x, *steps(a), *band, *steps(b), *of_y, info, residuals, m, n, k)
-    entry, grid = ("measure_large", "tcs_measure_large"), (m * measure_blocks(n), 1)
+    entry, grid = ("measure_large", "tcs_measure_large"), (m * measure_blocks(n, k), 1)
     launch(entry, grid, (MEASURE_THREADS, 1), args, macros(a))
     return x
