@@ -42,6 +42,8 @@ In batched/:
 - solve_rows, solve_jordan, solve_cholesky, solve_block: tcs_solve_rows, tcs_solve_jordan,
   tcs_solve_cholesky, tcs_solve_block, solve and verify small systems and stacks in one launch
 - solve_across: tcs_solve_across, eliminates each system on many multiprocessors
+- cholesky_squares: tcs_pack_squares, tcs_factor_square, tcs_finish_column, tcs_solve_squares, Cholesky
+  factors of real matrices, each by many multiprocessors
 - measure_large: tcs_measure_large, norms and residuals of large systems, each by many multiprocessors
 - measure_stack: tcs_stack_measure, norms and residuals of a stack of systems
 - measure_systems: tcs_sizes, norms and residuals of one large system, from A X
@@ -271,6 +273,11 @@ KERNELS = {
             for number in _NUMBERS
             for defines in across_defines(1 + number["COMPLEX"])
         ),
+    ),
+    "cholesky_squares": KernelSpec(
+        ("tcs_pack_squares", "tcs_factor_square", "tcs_finish_column", "tcs_solve_squares"),
+        tuple(number for number in _NUMBERS if not number["COMPLEX"]),
+        min_arch=80,
     ),
     "measure_large": KernelSpec(
         ("tcs_measure_large",),

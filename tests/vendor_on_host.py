@@ -145,19 +145,25 @@ class HostVendor:
         doubts, is_told = int(found.sum()), len(a) > 1 and a.shape[1] >= 16
         return x, found if len(a) > 1 else None, doubts, board if is_told else None
 
-    def measure_large(self, a, band, y, b, info, board, *, residuals=None):
+    def measure_large(self, a, band, y, b, info, board, *, residuals=None, hermitian=False):
         k = b.shape[2]
         with np.errstate(all="ignore"):
             x = np.swapaxes(y[:, :k], 1, 2).astype(b.dtype)
         seen = np.zeros((5, len(a)))
-        read = self.read_as(a, *band, 0, seen)
-        np.maximum(board[:5], seen, out=board[:5])
+        read = self.read_as(a, *band, seen)
+        if not hermitian:
+            np.maximum(board[:5], seen, out=board[:5])
         self.measure(read, x, b, y[:, k:], info, board[5:], residuals=residuals)
         return x
 
-    def factor_and_solve(self, a, kind, b, probes):
+    def factor_and_solve(
+        self, a, kind, b, probes, *, alone=False, band=None, seen=None, copies=False
+    ):
+        is_its_own = len(a) == 1 and kind in TRIANGULAR and a.flags.c_contiguous
+        if band and (copies or not is_its_own):
+            a = self.read_as(a, *band, seen)
         factors = self.factor(a, kind, b.shape[2] + probes)
-        return factors, factors.solve(self.rows(b, probes))
+        return factors, factors.solve(self.rows(b, probes)), a
 
     def factor(self, a, kind, columns, careful=False):
         self.factored.append(a.shape[:2])

@@ -33,24 +33,18 @@ struct Wide { double part[PARTS]; };
 
 // Loads the tile whose first entry is (i0, j0); neighbouring threads read neighbours in memory.
 __device__ __forceinline__ void load(
-    Number (*tile)[TILE + 1], const T_A* a, Index a_row, Index a_col, Index i0, Index j0, Index n
+    Entry (*tile)[TILE + 1], const T_A* a, Index a_row, Index a_col, Index i0, Index j0, Index n
 ) {
     const bool by_rows = a_col <= a_row;
+    #pragma unroll
     for (int y = threadIdx.y; y < TILE; y += HEIGHT) {
         const int i = by_rows ? y : threadIdx.x, j = by_rows ? threadIdx.x : y;
-        if (i0 + i < n && j0 + j < n) tile[i][j] = number(a, (i0 + i) * a_row + (j0 + j) * a_col);
+        if (i0 + i < n && j0 + j < n) {
+            const T_A* from = a + PARTS * ((i0 + i) * a_row + (j0 + j) * a_col);
+            #pragma unroll
+            for (int c = 0; c < PARTS; ++c) tile[i][j].part[c] = from[c];
+        }
     }
-}
-
-// The largest v of all threads.  No v may be NaN; the numbers of `tell` never are.
-__device__ __forceinline__ double largest_of_block(double v) {
-    __shared__ double of_warp[HEIGHT];
-    v = over_lanes(v, [](double x, double y) { return fmax(x, y); });
-    __syncthreads();  // all have read the values of the call before
-    if (threadIdx.x == 0) of_warp[threadIdx.y] = v;
-    __syncthreads();
-    for (int w = 0; w < HEIGHT; ++w) v = fmax(v, of_warp[w]);
-    return v;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -58,7 +52,8 @@ tcs_read_as(
     T_A* out, const T_A* a, Index a_step, Index a_row, Index a_col, Index count, Index n, Index below, Index above,
     Index mirror, double* seen
 ) {
-    __shared__ Number own[TILE][TILE + 1], others[TILE][TILE + 1];
+    __shared__ Entry own[TILE][TILE + 1], others[TILE][TILE + 1];
+    __shared__ double of_warps[HEIGHT][SEEN];
     const Index tiles = (n + TILE - 1) / TILE;
     const Index slice = blockIdx.x / (tiles * tiles), tile = blockIdx.x % (tiles * tiles);
     const Index i0 = tile / tiles * TILE, j0 = tile % tiles * TILE;
@@ -69,20 +64,26 @@ tcs_read_as(
     __syncthreads();
 
     Seen found;
+    #pragma unroll
     for (int y = threadIdx.y; y < TILE; y += HEIGHT) {
         const Index i = i0 + y, j = j0 + threadIdx.x;
         if (i >= n || j >= n) continue;
-        const Number given = own[y][threadIdx.x];
-        const Number v = band.stands(i, j, given, mirror ? others[threadIdx.x][y] : Number{0.0, 0.0});
+        const Number given = number(own[y][threadIdx.x].part, 0);
+        const Number other = mirror ? number(others[threadIdx.x][y].part, 0) : Number{0.0, 0.0};
+        const Number v = band.stands(i, j, given, other);
         found.note(band, i, j, given, v);
         T_A* to = out + PARTS * (i * n + j);
         to[0] = T_A(v.re);
         if (COMPLEX) to[PARTS - 1] = T_A(v.im);
     }
-    tell(found, [&](int row, double v) {
-        v = largest_of_block(v);
-        if (threadIdx.x == 0 && threadIdx.y == 0 && v > 0) raise(seen + row * count + slice, v);
-    });
+    tell_warp(found, of_warps[threadIdx.y]);
+    __syncthreads();
+    const int row = threadIdx.x;
+    if (threadIdx.y || row >= SEEN) return;
+    double v = 0;
+    #pragma unroll
+    for (int w = 0; w < HEIGHT; ++w) v = fmax(v, of_warps[w][row]);
+    if (v > 0) raise(seen + row * count + slice, v);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/number.cuh"
+#include "common/reduce.cuh"
 
 // Entries (i, j) with -below <= j - i <= above are read.  Instead of an entry outside this band, the matrix has zero if
 // mirror is 0, the entry on the other side of the diagonal if mirror is 1, and the conjugate of that entry if mirror is
@@ -85,6 +86,23 @@ struct Seen {
     }
 };
 
+// Collects the same as Seen for real matrices of which one triangle is read, by fewer operations.
+struct Glance {
+    double apart = 0, largest = 0;
+    unsigned top = 0, beyond = 0;  // the largest upper half of a modulus; bits of entries that are not read
+    bool zero = false;
+
+    // Notes an entry that is read, and its mirror image.
+    __device__ __forceinline__ void note(double read, double mirrored, bool on_diagonal) {
+        apart = fmax(apart, fabs(read - mirrored)), largest = fmax(largest, fabs(read));
+        const unsigned high = __double2hiint(mirrored) & 0x7fffffff;
+        top = max(top, max(high, __double2hiint(read) & 0x7fffffff));
+        if (on_diagonal) zero = zero || read == 0;
+        else if (mirrored == mirrored) beyond |= high | unsigned(__double2loint(mirrored));
+    }
+    __device__ __forceinline__ Seen seen() const { return {apart, largest, beyond != 0, top >= 0x7ff00000u, zero}; }
+};
+
 constexpr int SEEN = 5;  // numbers in Seen
 
 // Calls write(number, value) for each of the SEEN numbers.
@@ -92,4 +110,14 @@ template <typename Write>
 __device__ __forceinline__ void tell(const Seen& seen, Write write) {
     write(0, seen.apart), write(1, seen.largest);
     write(2, double(seen.beyond)), write(3, double(seen.spoilt)), write(4, double(seen.zero));
+}
+
+// Stores the numbers of `tell` over a warp.
+__device__ __forceinline__ void tell_warp(const Seen& seen, double* to) {
+    tell(seen, [&](int number, double v) {
+        // The first two are numbers that are not NaN, the others 0 or 1.
+        if (number < 2) v = over_lanes(v, [](double x, double y) { return fmax(x, y); });
+        else v = __any_sync(ALL_LANES, v != 0);
+        if (threadIdx.x % WARP == 0) to[number] = v;
+    });
 }

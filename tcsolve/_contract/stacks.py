@@ -166,17 +166,32 @@ class Stacks(Protocol):
             ill-conditioned.
         """
 
-    def factor_and_solve(self, a, kind, b, probes):
-        """Return the factors of a stack, and A**-1 times the columns of b (m, n, k) and some random vectors.
+    def factor_and_solve(
+        self, a, kind, b, probes, *, alone=False, band=None, seen=None, copies=False
+    ):
+        """Return (factors, y, the matrices that were read), for a stack.
 
-        There are `probes` random vectors.  The other arguments are those of `factor`.  The solutions are
-        rows (m, k + probes, n).
+        The rows of y (m, k + probes, n) are A**-1 times the columns of b (m, n, k), then A**-1 times `probes`
+        random vectors.
+
+        Parameters
+        ----------
+        a, kind
+            As in `factor`.
+        alone : bool
+            As in `bytes_at_once`.
+        band, seen
+            The arguments (below, above, mirror) and `seen` of `read_as`, if a is read under a band.  Then the
+            matrices that were read are a copy, with all entries, or a itself.  For a triangle, `seen` is not
+            filled in this case.
+        copies : bool
+            The matrices that were read must have all entries.
         """
 
     def bytes_for_columns(self, dtype, kind, shape):
         """Return the bytes that solves and products allocate besides factors and results.
 
-        Two methods need such bytes.  An elimination keeps no factors, but takes more memory than factors
+        Some methods need such bytes.  An elimination keeps no factors, but takes more memory than factors
         would; the result is the difference.  For many complex columns of one system, the result is the bytes
         of planes (see `three_products`) and inverses.
 
@@ -213,14 +228,14 @@ class Stacks(Protocol):
             has zeros before the call.
         """
 
-    def measure_large(self, a, band, y, b, info, board, *, residuals=None):
+    def measure_large(self, a, band, y, b, info, board, *, residuals=None, hermitian=False):
         """Return x (m, n, k), and fill `board` with its verification, by one launch on the whole device.
 
         Parameters
         ----------
         a : array, shape (m, n, n)
         band : tuple of int
-            (below, above): the numbers of diagonals that are read.  Other entries count as zero.
+            (below, above, mirror), as in `read_as`.  The mirror is 0 unless `hermitian`.
         y : array, shape (m, k + c, n)
             The rows of y[s] are the columns of A**-1 b, then A**-1 g for c vectors g, in FP64 or complex128;
             y[s] is contiguous.
@@ -233,4 +248,6 @@ class Stacks(Protocol):
             rows `seen` of `read_as`, then the rows `out` of `measure`.
         residuals : array, shape (m, k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
+        hermitian : bool
+            The matrices are Hermitian as they are read.  `board` then has the rows `seen` already.
         """

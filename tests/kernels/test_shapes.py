@@ -12,6 +12,7 @@ from tcsolve.kernels.launch_shapes import (
     move_chunk,
     swap_shape,
     trsv_shapes,
+    updated_squares,
 )
 from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
 from tcsolve.kernels.product_shapes import split_shape
@@ -33,8 +34,8 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_but_two_runs_from_turing_on():
-    later = {"split_once": 90, "gemm_wgmma": 90}
+def test_every_kernel_but_three_runs_from_turing_on():
+    later = {"cholesky_squares": 80, "split_once": 90, "gemm_wgmma": 90}
     for name in KERNELS:
         for arch in ("sm_75", "sm_80", "sm_89"):
             assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
@@ -488,3 +489,19 @@ def test_one_system_is_shared_out_among_blocks_where_fp64_is_fast(arch, dtype):
     shapes = 6 if dtype.kind == "c" else 7
     assert used <= known and len(used) == (shapes if arch in ("sm_80", "sm_90a", "sm_100a") else 0)
     assert across_shape(1024, 3, dtype, arch=arch, multiprocessors=30) is None
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 7])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 33])
+def test_each_square_is_updated_by_all_columns_of_l_before_its_own(rows, period):
+    done = {(row, column): set() for row in range(rows) for column in range(row + 1)}
+    for j in range(rows):
+        squares = [(row, j, j - 1) for row in range(j + 1, rows)]
+        for column in range(j + 1, rows, period):
+            squares += [(row, column, max(0, j - period)) for row in range(column, rows)]
+        assert updated_squares(rows, j, period) == (len(squares) if j else 0)
+        for row, column, first in (*squares, (j, j, j - 1)):
+            columns = set(range(max(0, first), j))
+            assert not columns & done[row, column]
+            done[row, column] |= columns
+        assert all(done[row, j] == set(range(j)) for row in range(j, rows))

@@ -93,7 +93,7 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has the matrices that its structure describes, unless `measure_large` measures it.
+    `system` has the matrices that its structure describes, or triangles that `measure_large` measures.
     `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
     those of the random vectors and of the factors stay zero.
     """
@@ -107,8 +107,9 @@ def measure_again(ops, system, y, residuals=None):
 
 
 def _measure_large(ops, system, y, info, board, residuals):
-    band = (system.band or ALL_READ)[:2]
-    return ops.vendor.measure_large(system.a, band, y, system.b, info, board, residuals=residuals)
+    band, is_hermitian = system.band or ALL_READ, system.kind == "positive definite"
+    how = {"residuals": residuals, "hermitian": is_hermitian}
+    return ops.vendor.measure_large(system.a, band, y, system.b, info, board, **how)
 
 
 def is_large(ops, b):

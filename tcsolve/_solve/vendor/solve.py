@@ -307,22 +307,12 @@ def _bytes_at_once(ops, system):
 
 
 def _solve_by_factors(ops, system, board):
-    """Return (system, x, factors), and fill the board; the structure is read if the factors need it."""
-    if system.band and not _is_its_own_factor(ops, system):
-        read = ops.vendor.read_as(system.a, *system.band, board[:SEEN])
+    """Return (system, x, factors), and fill the board; matrices are copied as they are read where needed."""
+    # Only `measure_large` reads matrices under a band.
+    how = {"band": system.band, "seen": board[:SEEN], "copies": not is_large(ops, system.b)}
+    args = system.a, system.kind, system.b, PROBES
+    factors, y, read = ops.vendor.factor_and_solve(*args, alone=system.alone, **how)
+    if read is not system.a:
         system = system._replace(a=read, band=None)
-    factors, y = ops.vendor.factor_and_solve(system.a, system.kind, system.b, PROBES)
     info = None if system.kind in TRIANGULAR else factors.info
     return *measure(ops, system, y, info, board), factors
-
-
-def _is_its_own_factor(ops, system):
-    """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
-    a = system.a
-    return (
-        len(a) == 1
-        and is_large(ops, system.b)
-        and system.kind in TRIANGULAR
-        and a.flags.c_contiguous
-        and a.dtype.char in "dD"
-    )

@@ -5,6 +5,7 @@ import functools
 import cupy
 import numpy as np
 
+from tcsolve._backends.cuda.batched.cholesky_squares import has_squares
 from tcsolve._backends.cuda.batched.one_launch import KINDS
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
@@ -26,6 +27,8 @@ def eliminates(dtype, kind, m, n, columns):
     `columns` is the number of right-hand sides and random vectors of a system.
     """
     if kind not in KINDS or n > LARGEST[kind] or (m > 1 and n <= ALONE[kind]):
+        return False
+    if m > 1 and kind == "positive definite" and has_squares(dtype, n, columns):
         return False
     return _shape(n, columns, dtype) is not None
 

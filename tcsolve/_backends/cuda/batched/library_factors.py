@@ -12,6 +12,11 @@ from cupy_backends.cuda.libs import cublas, cusolver
 
 from tcsolve._arithmetic.formats import PREFIX, inverses_serve
 from tcsolve._backends.cuda.batched import complex_columns
+from tcsolve._backends.cuda.batched.cholesky_squares import (
+    CholeskySquares,
+    bytes_of_squares,
+    has_squares,
+)
 from tcsolve._backends.cuda.batched.elimination import eliminate, eliminates, elimination_bytes
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate, copied, wide
 from tcsolve._backends.cuda.batched.library_triangles import (
@@ -22,7 +27,7 @@ from tcsolve._backends.cuda.batched.library_triangles import (
     ones,
     solve_triangles,
 )
-from tcsolve._backends.cuda.batched.stack_launches import rows
+from tcsolve._backends.cuda.batched.stack_launches import read_as, rows
 from tcsolve._backends.cuda.lu.cusolver_lu import MANY, getrf_in_place, order_of, solve_many
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime import cublas_calls
@@ -60,6 +65,8 @@ def most_at_once(dtype, kind, shape):
     most = MOST_LU if by_lu else MOST_TRIANGLES
     if 0 < 2 * columns <= n and eliminates(dtype, kind, m, n, columns):
         return most
+    if is_definite and has_squares(dtype, n, columns):
+        return most
     largest = LARGEST_DEFINITE_TOGETHER if is_definite else LARGEST_TOGETHER
     return 1 if n > largest or m < FEW and n > FEW_ROWS else most
 
@@ -70,6 +77,9 @@ def bytes_for_columns(dtype, kind, shape):
     if eliminates(dtype, kind, m, n, columns):
         factors = m * n * n * np.result_type(dtype, np.float64).itemsize
         return elimination_bytes(dtype, m, n, columns) - factors
+    if m > 1 and kind == "positive definite" and has_squares(dtype, n, columns):
+        factors_and_copies = m * n * n * (8 + np.dtype(dtype).itemsize)
+        return bytes_of_squares(m, n) - factors_and_copies
     return complex_columns.bytes_in_planes(dtype, kind, n, columns) if m == 1 else 0
 
 
@@ -84,6 +94,8 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
+        if has_squares(a.dtype, n, columns) and not careful and (m > 1 or n < PACKED_ROWS):
+            return CholeskySquares.of(a)
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
         return (PackedCholesky if packs and n >= PACKED_ROWS else Cholesky).of(a)
@@ -99,8 +111,25 @@ def _packs(a, columns):
     return len(a) == 1 and columns <= max(TRSV_COLUMNS) and a.dtype.kind != "c"
 
 
-def factor_and_solve(a, kind, b, probes):
+def factor_and_solve(a, kind, b, probes, *, alone=False, band=None, seen=None, copies=False):
     """As `Stacks.factor_and_solve`."""
+    n, columns, is_definite = a.shape[1], b.shape[2] + probes, kind == "positive definite"
+    if is_definite and not alone and not copies and has_squares(a.dtype, n, columns):
+        factors = CholeskySquares.of(a, lower=band is None or band[0] > 0, seen=seen)
+        return factors, factors.solve(rows(b, probes)), a
+    if band and (copies or not _is_its_own_factor(a, kind)):
+        a = read_as(a, *band, seen)
+    return *_solved(a, kind, b, probes), a
+
+
+def _is_its_own_factor(a, kind):
+    """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
+    is_one = len(a) == 1 and kind in ("lower triangular", "upper triangular", "diagonal")
+    return is_one and a.flags.c_contiguous and a.dtype.char in "dD"
+
+
+def _solved(a, kind, b, probes):
+    """Return (factors, y) of `factor_and_solve` for matrices that have all entries, or a triangle."""
     n, columns = a.shape[1], b.shape[2] + probes
     if eliminates(a.dtype, kind, len(a), n, columns):
         info, y = eliminate(a, kind, b, probes)

@@ -9,7 +9,7 @@ import numpy as np
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, prepared, steps
 from tcsolve.kernels.arch import arch_number
-from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_blocks
+from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_shape
 from tcsolve.kernels.system_shapes import FAST_FP64, solve_shape
 
 __all__ = [
@@ -42,7 +42,8 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 # the library takes fewer; and for a single real triangle in FP64 there are other kernels.
 MOST_ALONE, MOST_BY_BLOCK = {"general": 96, "positive definite": 216}, 64
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
-MOST_TOGETHER = {"general": 640, "positive definite": 512}
+MOST_TOGETHER = {"general": 640, "positive definite": 216}
+MOST_TOGETHER_COMPLEX = {"general": 640, "positive definite": 512}
 MOST_OF_TRIANGLE, MOST_OF_TRIANGLE_ALONE = 128, 64
 # The same where the rate in FP64 is low.
 MOST_ALONE_SLOWLY = {"general": 128, "positive definite": 64}
@@ -75,9 +76,9 @@ def _most_of(alone, dtype):
     number = arch_number(current_device.arch(cupy.cuda.runtime.getDevice()))
     if number not in FAST_FP64:
         return MOST_ALONE_SLOWLY if alone else MOST_TOGETHER_SLOWLY
-    if not alone:
-        return MOST_TOGETHER
-    return MOST_ALONE_COMPLEX if dtype.kind == "c" else MOST_ALONE
+    if dtype.kind == "c":
+        return MOST_ALONE_COMPLEX if alone else MOST_TOGETHER_COMPLEX
+    return MOST_ALONE if alone else MOST_TOGETHER
 
 
 def solve_at_once(a, b, kind, band, bound, board, *, alone=False, exact=False):
@@ -176,11 +177,15 @@ def _shape_on(device, shape, dtype, systems):
     return solve_shape(*shape, dtype, band is not None, **how)
 
 
-def measure_large(a, band, y, b, info, board, *, residuals=None):
+def measure_large(a, band, y, b, info, board, *, residuals=None, hermitian=False):
     """As `Stacks.measure_large`."""
-    (m, n, k), x = b.shape, cupy.empty(b.shape, b.dtype)
+    (m, n, k), x, (below, above, mirror) = b.shape, cupy.empty(b.shape, b.dtype), band
+    if mirror and a.strides[1] < a.strides[2]:  # the kernel reads rows
+        a, below, above = cupy.swapaxes(a, 1, 2), above, below
     of_y = y, y.strides[0] // y.itemsize, y.shape[1] - k
-    args = (board, x, *steps(a), *band, *steps(b), *of_y, info, residuals, m, n, k)
-    entry, grid = ("measure_large", "tcs_measure_large"), (m * measure_blocks(n, k), 1)
-    launch(entry, grid, (MEASURE_THREADS, 1), args, macros(a))
+    each, blocks = measure_shape(b.shape, hermitian, current_device.multiprocessors())
+    sizes = m, n, k, int(hermitian), each
+    args = (board, x, *steps(a), below, above, mirror, *steps(b), *of_y, info, residuals, *sizes)
+    entry = "measure_large", "tcs_measure_large"
+    launch(entry, (blocks, 1), (MEASURE_THREADS, 1), args, macros(a))
     return x

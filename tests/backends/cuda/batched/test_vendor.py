@@ -87,7 +87,7 @@ def test_solutions_that_come_with_the_factors_have_the_bits_of_later_ones(
     a = cupy.asarray(matrices(kind, "d", 1, n))
     b = strided(cupy, right_hand_sides("d", 1, n, k), how)
 
-    factors, y = vendor.factor_and_solve(a, kind, b, 2)
+    factors, y, _ = vendor.factor_and_solve(a, kind, b, 2)
 
     later = vendor.factor(a, kind, k + 2).solve(vendor.rows(b, 2))
     assert y.shape == (1, k + 2, n) and cupy.array_equal(y, later)
@@ -311,7 +311,7 @@ def test_large_systems_are_verified_as_on_the_host(cupy, vendor, m, n, k, dtype,
     a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
     y = right_hand_sides(wide, m, k + 2, n, seed=5)
     on_device = [strided(cupy, v, how) for v in (a, b)]
-    for band in ((ALL, ALL), (0, ALL), (ALL, 0), (0, 0)):
+    for band in ((ALL, ALL, 0), (0, ALL, 0), (ALL, 0, 0), (0, 0, 0)):
         for info in (None, np.arange(3, 3 + m, dtype=np.int32)):
             wanted, found = np.zeros((9 + 2 * k, m)), cupy.zeros((9 + 2 * k, m))
             r, of_found = np.empty((m, k, n), wide), cupy.empty((m, k, n), wide)
@@ -324,6 +324,30 @@ def test_large_systems_are_verified_as_on_the_host(cupy, vendor, m, n, k, dtype,
             assert (np.abs(of_found.get() - r) <= rtol * wanted[9 : 9 + k].T[:, :, None]).all()
 
 
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("how", ["plain", "turned", "gaps"])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("m, n, k", [(1, 200, 1), (3, 65, 5), (600, 70, 1), (40, 513, 2)])
+def test_matrices_of_which_one_triangle_is_read_are_verified_as_on_the_host(
+    cupy, vendor, m, n, k, lower, how, dtype
+):
+    a, b = matrices("positive definite", dtype, m, n), right_hand_sides(dtype, m, n, k)
+    a[0, 1, n - 1] += 1  # the triangles of the first matrix differ
+    y, band = right_hand_sides("d", m, k + 2, n, seed=5), (ALL, 0, 1) if lower else (0, ALL, 1)
+    wanted, r = np.zeros((9 + 2 * k, m)), np.empty((m, k, n))
+    read = HostVendor().read_as(a, *band, wanted[:5])
+    on_device, found, of_found = cupy.asarray(wanted), cupy.asarray(wanted), cupy.empty(r.shape)
+
+    x = HostVendor().measure_large(read, (ALL, ALL, 0), y, b, None, wanted, residuals=r)
+    args = (strided(cupy, a, how), band, cupy.asarray(y), strided(cupy, b, how), None, found)
+    y = vendor.measure_large(*args, residuals=of_found, hermitian=True)
+
+    assert np.array_equal(y.get(), x) and on_device[0, 0] > 0
+    rtol = 2.0**-22 if dtype == "f" else 8 * n * 2.0**-53
+    np.testing.assert_allclose(found.get(), wanted, rtol=rtol)
+    assert (np.abs(of_found.get() - r) <= rtol * wanted[9 : 9 + k].T[:, :, None]).all()
+
+
 def test_a_large_system_is_verified_alike_alone_and_in_a_stack(cupy, vendor):
     (m, n, k), board = (5, 200, 3), cupy.zeros((15, 5))
     a, b, y = (
@@ -334,11 +358,11 @@ def test_a_large_system_is_verified_alike_alone_and_in_a_stack(cupy, vendor):
             right_hand_sides("d", m, k + 1, n, seed=5),
         )
     )
-    x = vendor.measure_large(a, (ALL, ALL), y, b, None, board)
+    x = vendor.measure_large(a, (ALL, ALL, 0), y, b, None, board)
     for s in range(m):
         one, alone = slice(s, s + 1), cupy.zeros((15, 1))
         assert cupy.array_equal(
-            vendor.measure_large(a[one], (ALL, ALL), y[one], b[one], None, alone), x[one]
+            vendor.measure_large(a[one], (ALL, ALL, 0), y[one], b[one], None, alone), x[one]
         )
         assert cupy.array_equal(alone[:, 0], board[:, s])
 
@@ -355,7 +379,7 @@ def test_nan_and_inf_are_seen_where_one_large_system_is_verified(cupy, vendor):
         for bad in (np.nan, np.inf):
             kept, where[place] = where[place], bad
             found, args = cupy.zeros((11, 1)), (cupy.asarray(v)[None] for v in (y, b))
-            vendor.measure_large(cupy.asarray(a)[None], (ALL, ALL), *args, None, found)
+            vendor.measure_large(cupy.asarray(a)[None], (ALL, ALL, 0), *args, None, found)
             where[place] = kept
             found = found.get()[:, 0]
             odd = [i for i in range(11) if not np.isfinite(found[i]) or i == 3 and found[i]]
