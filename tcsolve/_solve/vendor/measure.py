@@ -20,6 +20,7 @@ __all__ = [
     "MARGIN",
     "MEASURED",
     "MEASURED_AT_ONCE",
+    "all_ordinary",
     "complex_errors",
     "doubtful",
     "errors_of",
@@ -197,6 +198,30 @@ def ordinary(board, system):
     least = min(1 / one / grown, 1.0)
     error = safe_errors(numbers, system)
     return None if error is None or least < _least(system) else (least, error)
+
+
+def all_ordinary(board, system):
+    """Return (rconds, errors) of several systems, or None if one is not `ordinary` or misses the bound."""
+    most, least = (v.tolist() for v in (board.max(axis=1), board.min(axis=1)))  # NaN if one is NaN
+    beyond, spoilt, zero = most[2:SEEN]
+    inf, one, grown, info = board[SEEN : SEEN + MEASURED]
+    broken = zero if system.kind in TRIANGULAR else most[SEEN + 3]
+    k, first = system.b.shape[2], SEEN + MEASURED
+    rest, size = board[first : first + k], board[first + k :]
+    if beyond and not ((board[2] == 0) | (board[0] <= tolerance(system) * board[1])).all():
+        return None
+    # False for a NaN
+    is_safe = spoilt == 0 == broken and 1 / SAFE < least[SEEN] and most[SEEN] < SAFE
+    is_safe = is_safe and 0 < least[SEEN + 1] and most[SEEN + 1] < SAFE and 0 < least[SEEN + 2]
+    if not (is_safe and most[SEEN + 2] < SAFE):
+        return None
+    if not (1 / SAFE < min(least[first + k :]) and max(most[first + k :]) < SAFE):
+        return None
+    with np.errstate(all="ignore"):
+        rconds, error = np.minimum(1 / one / grown, 1.0), rest / inf / size
+    if not (rconds.min() >= _least(system) and error.max() <= system.bound):
+        return None
+    return rconds, error.T
 
 
 def safe_errors(numbers, system):

@@ -4,6 +4,7 @@ import numpy as np
 
 from tcsolve._solve.vendor.measure import (
     MEASURED_AT_ONCE,
+    all_ordinary,
     errors_on,
     is_large,
     look_at,
@@ -37,6 +38,9 @@ def settled(ops, system, x, factors, board):
             return part
         system = system._replace(residuals=None)  # `_settled_one` may have overwritten them
     steps = np.zeros((m, k), np.int64)
+    if m > 1 and is_known and (found := all_ordinary(board, system)):
+        codes, none = np.full(m, CONVERGED, np.int8), np.zeros(m, bool)
+        return Part(x, codes, *found, steps, none, none)
     look = look_at(board, system)
     part = Part(x, look.codes, look.least, look.error, steps, look.apart, look.spoilt)
     redo = np.flatnonzero(part.codes == REDO)

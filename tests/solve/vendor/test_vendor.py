@@ -18,7 +18,7 @@ import tcsolve
 from tcsolve import Status
 from tcsolve._checks import check_options, check_shapes, result_dtype
 from tcsolve._solution import raise_or_warn
-from tcsolve._solve.vendor.measure import doubtful
+from tcsolve._solve.vendor.measure import all_ordinary, doubtful, look_at
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 
 
@@ -813,6 +813,22 @@ def test_a_tiny_answer_is_not_judged_by_products_that_underflow(kind, columns, b
     assert found.status is not Status.CONVERGED or (true <= MET).all()
     # The reported error comes from an FP64 residual, and its rounding may hide as much as the bound.
     assert (true <= found.backward_error / found.bound + 1).all()
+
+
+def test_several_systems_are_ordinary_if_none_is_doubtful():
+    for board, system, wanted in boards():
+        # Zero norms and answers, and a large A^-1, need not be ordinary.
+        usual = (board[[6, 7, 11, 12]] != 0).all(axis=0) & (board[7] < 1e100)
+        good = np.flatnonzero(~wanted & usual)
+        some = system._replace(a=system.a[good], b=system.b[good])
+        look = look_at(board[:, good], some)
+        rconds, errors = all_ordinary(board[:, good], some)
+        assert good.size > 50 and not look.codes.any()
+        assert np.array_equal(rconds, look.least) and np.array_equal(errors, look.error)
+        for bad in np.flatnonzero(wanted):
+            pair = [good[0], bad]
+            both = system._replace(a=system.a[pair], b=system.b[pair])
+            assert all_ordinary(board[:, pair], both) is None
 
 
 def test_a_system_is_doubtful_if_one_of_its_numbers_is_not_ordinary():
