@@ -25,7 +25,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("fixed")
 
 # Seconds of random cases on each array library, unless --fuzz-seconds has another number.
-FUZZ_SECONDS = 20.0
+FUZZ_SECONDS = 12.0
 TALLIES = pytest.StashKey()
 # The process that compiles kernels.
 AHEAD = pytest.StashKey()

@@ -140,8 +140,8 @@ def parts(factors):
     return np.tril(lu, -1) + np.eye(len(lu), dtype=lu.dtype), np.triu(lu)
 
 
-@pytest.mark.parametrize("strip", [1, 3, 8, 64])
-@pytest.mark.parametrize("block", [1, 5, 16, 33, 200])
+@pytest.mark.parametrize("strip", [1, 3, 64])
+@pytest.mark.parametrize("block", [1, 16, 33, 200])
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("lu", [NarrowLU, AheadLU])
@@ -372,9 +372,9 @@ def test_the_diagonal_and_the_sign_give_the_determinant(n, dtype, kind):
 
 
 @pytest.mark.parametrize("strip", [1, 3, 64])
-@pytest.mark.parametrize("block", [5, 16, 64])
+@pytest.mark.parametrize("block", [5, 64])
 @pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize("column", [0, 4, 5, 20, 39])
+@pytest.mark.parametrize("column", [0, 4, 5, 39])
 def test_a_zero_pivot_is_reported_by_its_column(column, update, block, strip):
     a = np.random.default_rng(5).standard_normal((40, 40))
     a[:, column] = 0

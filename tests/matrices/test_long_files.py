@@ -161,7 +161,7 @@ def test_memory_and_time_are_bounded_for_other_formats(tmp_path, kind, reason):
     if kind == "a line":
         path.write_bytes(b"%" * 300 * MIB)
     elif kind == "a struct":
-        problem = {"A": np.eye(2), "aux": np.zeros(1000 * MIB // 8)}
+        problem = {"A": np.eye(2), "aux": np.zeros(500 * MIB // 8)}
         scipy.io.savemat(path, {"Problem": problem}, do_compression=True)
     elif kind == "a matrix":
         scipy.io.savemat(path, {"A": np.zeros((11000, 11000))}, do_compression=True)

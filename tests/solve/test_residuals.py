@@ -51,8 +51,8 @@ FAMILIES = ["svd_geo", "svd_cluster1", "svd_cluster0"]
 @pytest.mark.parametrize(
     "cond, precision",
     [
-        *itertools.product([1e2, 1e5, 1e7, 1e10, 1e14], ["auto", "fp32", "fp64"]),
-        *itertools.product([1e2, 1e5, 1e7, 1e10], [LOW]),
+        *itertools.product([1e2, 1e7, 1e10, 1e14], ["auto", "fp32", "fp64"]),
+        *itertools.product([1e2, 1e7, 1e10], [LOW]),
     ],
     ids=str,
 )
@@ -64,7 +64,7 @@ def test_x_is_accurate_to_its_last_bit(family, cond, precision):
 
     assert found.status.ok and found.backward_error[0] <= found.bound
     assert relative_error(found.x, exact) <= found.forward_error[0] <= 2 * U
-    if cond >= 1e5:  # with an FP64 residual, x is less accurate
+    if cond >= 1e7:  # with an FP64 residual, x is less accurate
         assert relative_error(solve_ex(a, b, precision=precision).x, exact) > 4 * U
 
 
@@ -367,11 +367,18 @@ def test_x_is_accurate_on_the_device(precision, cond, cupy):
 
 
 @pytest.mark.parametrize("order", "CF")
-@pytest.mark.parametrize("n", [33, 64, 105, 256, 400, 579, 1001, 1500])
+@pytest.mark.parametrize(
+    "n, columns",
+    [
+        *itertools.product([33, 64, 105, 256, 400, 579], [1, 2, 40]),
+        (1001, 1),
+        (1001, 40),
+        (1500, 1),
+    ],
+)
 @pytest.mark.parametrize("precision", ["auto", "fp32"])
-@pytest.mark.parametrize("columns", [1, 2, 40])
 @pytest.mark.parametrize("factor", [1, 1 + 1j])
-def test_rounding_in_one_direction_does_not_hide_an_error(order, n, precision, columns, factor):
+def test_rounding_in_one_direction_does_not_hide_an_error(order, n, columns, precision, factor):
     a, b = rounded_one_way(n, columns, factor)
 
     found = solve_ex(np.array(a, order=order), b, precision=precision)

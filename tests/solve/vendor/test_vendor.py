@@ -117,7 +117,7 @@ def test_one_system_of_every_kind_is_solved_to_the_bound(road, kind, lower, dtyp
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("batch", [(), (7,)])
-@pytest.mark.parametrize("n", [2, 16, 33, 100])
+@pytest.mark.parametrize("n", [2, 33, 100])
 def test_solve_gives_the_bits_of_its_report(road, kind, n, batch, dtype):
     m = len(batch) * 7
     a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
@@ -260,7 +260,7 @@ READ_IN_PART = KINDS[2:]
 
 @pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("kind", READ_IN_PART)
-@pytest.mark.parametrize("m, n", [(0, 10), (4, 10), (4, 40), (0, 100), (4, 100), (5000, 3)])
+@pytest.mark.parametrize("m, n", [(0, 10), (4, 10), (4, 40), (0, 100), (4, 100), (4100, 3)])
 def test_entries_that_contradict_the_structure_are_told_of(road, kind, m, n, dtype):
     a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
     a[(-1, 0, -1) if kind == "lower triangular" else (-1, -1, 0)] += 1  # not read
