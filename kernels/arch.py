@@ -15,6 +15,9 @@ LARGEST_CLUSTER = 16
 # The compute capability of Hopper.
 HOPPER = 90
 
+# Compute capabilities with a high rate in FP64.
+FAST_FP64 = 80, 90, 100
+
 # The shared memory that every block may have: 64 KB before compute capability 8, at least 99 KB since then.
 SHARED_BYTES = {75: 64 << 10, 80: 99 << 10}
 # On devices with large shared memory: the bytes of a block, the bytes of a multiprocessor, and the bytes that

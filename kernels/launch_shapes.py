@@ -25,8 +25,8 @@ STACK_LANES, STACK_THREADS = (4, 8, 16, 32), 256
 # Of measure_large.cu: the largest number of right-hand sides with which it is fast for one system; how many
 # of them a block takes; rows of a warp, if there are many rows; threads of a block.
 MEASURED_COLUMNS, MEASURED_TOGETHER, MEASURED_ROWS, MEASURE_THREADS = 64, 4, 8, 256
-# Of cholesky_squares.cu: number of rows and columns of a square, threads of a block, bytes of its ring.
-SQUARE, SQUARE_THREADS, SQUARE_RING = 64, 256, 3 << 15
+# With fewer blocks for each multiprocessor, a warp takes one row.
+MEASURED_BLOCKS = 8
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
 
@@ -85,23 +85,11 @@ def stack_shape(count, n):
     return StackShape(lanes, -(-count // warps), 8 * warps * (-(-n // 32) * 32))
 
 
-def square_rows(n):
-    """Return the number of rows of squares of a matrix of n rows, for cholesky_squares.cu."""
-    return -(-n // SQUARE)
-
-
-def updated_squares(rows, j, period):
-    """Return how many squares of a matrix step j of cholesky_squares.cu updates.
-
-    The matrix has `rows` rows of squares.
-    """
-    return rows - 1 - j + sum(rows - column for column in range(j + 1, rows, period)) if j else 0
-
-
 def measure_shape(shape, hermitian, multiprocessors):
     """Return (rows of a warp, blocks) of measure_large.cu, for `shape` (count, n, right-hand sides)."""
     (count, n, nrhs), warps = shape, MEASURE_THREADS // 32
-    each = MEASURED_ROWS if count * n >= MEASURED_ROWS * 8 * warps * multiprocessors else 1
+    enough = MEASURED_BLOCKS * multiprocessors * warps
+    each = MEASURED_ROWS if count * n >= MEASURED_ROWS * enough else 1
     looks = -(-nrhs // MEASURED_TOGETHER) * -(-n // (warps * each))
     return each, count * (1 + looks + (0 if hermitian else -(-n // 32)))
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from tcsolve.kernels.arch import (
+    FAST_FP64,
     LARGEST_SHARED_BYTES,
     MULTIPROCESSOR_BYTES,
     RESERVED_BYTES,
@@ -62,7 +63,6 @@ ACROSS_SHAPES = (
     ((128, 128, 8), (256, 256, 8), (384, 384, 8), (512, 256, 8), (768, 256, 8), (1024, 256, 8)),
 )
 ACROSS_BLOCKS = 2
-FAST_FP64 = 80, 90, 100
 
 
 class SolveShape(NamedTuple):

@@ -107,10 +107,10 @@ class HostVendor:
     def __init__(self):
         self.factored, self.solved_at_once, self.dtypes = [], [], set()
 
-    def most_at_once(self, dtype, kind, shape):
+    def most_at_once(self, dtype, kind, shape, factors=False):
         return 5000
 
-    def bytes_for_columns(self, dtype, kind, shape):
+    def bytes_for_columns(self, dtype, kind, shape, alone=False):
         return 0
 
     def bytes_at_once(self, alone, shape, dtype, kind, band):
@@ -160,10 +160,12 @@ class HostVendor:
         self, a, kind, b, probes, *, alone=False, band=None, seen=None, copies=False
     ):
         is_its_own = len(a) == 1 and kind in TRIANGULAR and a.flags.c_contiguous
-        if band and (copies or not is_its_own):
-            a = self.read_as(a, *band, seen)
-        factors = self.factor(a, kind, b.shape[2] + probes)
-        return factors, factors.solve(self.rows(b, probes)), a
+        read, is_packed = a, kind == "positive definite" and not alone
+        if band and not is_its_own or copies and band:
+            read = self.read_as(a, *band, seen)
+        factors = self.factor(read, kind, b.shape[2] + probes)
+        kept = a if is_packed and not copies else read
+        return factors, factors.solve(self.rows(b, probes)), kept
 
     def factor(self, a, kind, columns, careful=False):
         self.factored.append(a.shape[:2])

@@ -1,4 +1,4 @@
-// Cholesky factors of a matrix in tiles of 8 x 8 in shared memory.
+// Products of tiles of 8 x 8 numbers, and Cholesky factors of a matrix in such tiles in shared memory.
 //
 // The lower triangle is kept in row-major tiles.  Lane l of a warp has the numbers 2 l and 2 l + 1 of a tile.
 // A product A B^T takes two instructions: one sums over the even columns of both tiles, the other over the odd ones.
@@ -23,7 +23,7 @@ __device__ __forceinline__ Pair tile_of(const double* row, int j) {
     return reinterpret_cast<const Pair*>(row + j * NUMBERS)[lane()];
 }
 
-// Those of the transpose of the tile.  With it as its second factor, `product` gives A B, not A B^T.
+// The lane's two numbers of the transpose of tile j.  With it as its second factor, `product` gives A B, not A B^T.
 __device__ __forceinline__ Pair turned(const double* row, int j) {
     const double* v = row + j * NUMBERS + lane() % 4 * 2 * TILE + lane() / 4;
     return {v[0], v[TILE]};
@@ -67,7 +67,8 @@ struct Cholesky {
     }
 
     // Replaces tile p of the diagonal by the inverse of its Cholesky factor.  Every lane computes the factor, and lane
-    // c column c of the inverse.  Returns the first step, from 1 on, whose pivot is not positive; or 0.
+    // c column c of the inverse.  Returns the first step, from 1 on, whose pivot is not positive; its negative if this
+    // pivot is NaN, or comes from a division by a subnormal pivot; or 0.  A subnormal pivot makes the inverse NaN.
     __device__ __forceinline__ int invert_diagonal(int p) const {
         double* tile = row(p) + p * NUMBERS;
         double l[TILE][TILE], v[TILE];
@@ -78,10 +79,13 @@ struct Cholesky {
             for (int j = 0; j <= i; ++j) l[i][j] = tile[i * TILE + j];
         }
         int bad = 0;
+        bool is_sound = true;
         #pragma unroll
         for (int k = 0; k < TILE; ++k) {
-            if (!bad && !(l[k][k] > 0)) bad = p * TILE + k + 1;
+            const int step = p * TILE + k + 1;
+            if (!bad && !(l[k][k] > 0)) bad = is_sound && l[k][k] <= 0 ? step : -step;
             const double inverse = inverse_root(l[k][k]);
+            is_sound = is_sound && isfinite(inverse);
             v[k] = k == lane() ? 1.0 : 0.0;
             #pragma unroll
             for (int j = 0; j < k; ++j) v[k] = fma(-l[k][j], v[j], v[k]);
@@ -96,7 +100,9 @@ struct Cholesky {
         }
         __syncwarp();
         #pragma unroll
-        for (int k = 0; k < TILE; ++k) if (lane() < TILE) tile[k * TILE + lane()] = v[k];
+        for (int k = 0; k < TILE; ++k) {
+            if (lane() < TILE) tile[k * TILE + lane()] = is_sound ? v[k] : __longlong_as_double(-1);
+        }
         __syncwarp();
         return bad;
     }
@@ -134,8 +140,8 @@ struct Cholesky {
         if (i < rows) subtract_product(tile_of(own, i), tile, tile);
     }
 
-    // Factors the matrix; the rows of right-hand sides become solutions with L.  Returns the first step, from 1 on,
-    // whose pivot is not positive; or 0.
+    // Factors the matrix; the rows of right-hand sides become solutions with L.  Returns the first number of
+    // `invert_diagonal` that is not 0, or 0.
     template <int WARPS>
     __device__ __forceinline__ int factor(int* first_broken) const {
         const int all = rows + below;

@@ -12,10 +12,13 @@
 //       Grid count rows (rows + 1) / 2, block 256.
 //   tcs_factor_square  step j: factors square (j, j) of each matrix, and updates other columns of squares.
 //       Column c of squares is updated by column c - 1 of L in step c, and by up to `period` columns of L at a time in
-//       steps c - 1, c - 1 - period, ...: so the work of a step does not grow, and a square is rarely loaded.
-//       info   int[count]: becomes the first step, from 1 on, whose pivot is not positive; or 0.
+//       steps c - 1, c - 1 - period, ...  So a square is loaded once for `period` columns, and the steps take similar
+//       times.
+//       info   int[count]: becomes the first step, from 1 on, whose pivot is zero or negative; or 0.  A subnormal pivot
+//              makes the rest of L NaN.
+//       others the number of squares of a matrix that the step updates, besides square (j, j).
 //       After the step, the diagonal tiles of square (j, j) are the inverses of those of L.
-//       Grid count (1 + `others`): first one block for each square (j, j), then blocks for other squares; block 256;
+//       Grid count (1 + others): first one block for each square (j, j), then blocks for other squares; block 256;
 //       RING bytes of shared memory.
 //   tcs_finish_column  makes column j of squares of L, below square (j, j).
 //       Grid count 2 (rows - 1 - j), block 128: half a square.
@@ -51,7 +54,8 @@ struct Squares {
 constexpr int HIGH = 4, WIDE = 2;
 
 // The tiles of two squares whose product is summed, CHUNK columns of tiles at a time, in a ring of shared memory.
-constexpr int CHUNK = 4, STAGES = 3, STAGE = 2 * TILES * CHUNK * NUMBERS;
+constexpr int CHUNK = 4, STAGES = 3, STAGE = 2 * TILES * CHUNK * NUMBERS, RING = STAGES * STAGE * sizeof(double);
+static_assert(RING == 3 << 15, "the host knows this number");
 
 struct Ring {
     double* at;
@@ -98,7 +102,7 @@ struct Part {
         }
     }
 
-    // Subtracts the product of the squares (row, k) and (column, k)^T, for k from `first` to `last` - 1 >= first.
+    // Subtracts the products of the squares (row, k) and (column, k)^T for first <= k < last, where first < last.
     // All threads of the block call it.
     __device__ __forceinline__ void subtract_products(
         double* room, const Squares& l, int row, int column, int first, int last
@@ -212,7 +216,26 @@ tcs_factor_square(double* l, int* info, Index count, Index others, Index rows, I
     __syncthreads();
     const int bad = square.factor<WARPS>(&broken);
     for (int k = 0; k <= warp(); ++k) tile_of(of(j, j, warp()), k) = tile_of(square.row(warp()), k);
-    if (threadIdx.x == 0 && (j == 0 || bad && !info[slice])) info[slice] = bad ? int(j * SIDE) + bad : 0;
+    if (threadIdx.x == 0 && (j == 0 || bad > 0 && !info[slice])) info[slice] = bad > 0 ? int(j * SIDE) + bad : 0;
+}
+
+// v := v L^-T, or v L^-1 if UPPER, for a row v of tiles and a square L on the diagonal; row(c) is its row c of tiles.
+// v has the tiles in the order of the solve: from the last to the first if UPPER.
+template <bool UPPER, typename Row>
+__device__ __forceinline__ void solve_tiles(Pair (&v)[TILES], Row row) {
+    const auto tile = [](int q) { return UPPER ? TILES - 1 - q : q; };
+    #pragma unroll
+    for (int q = 0; q < TILES; ++q) {
+        const double* own = row(tile(q));
+        v[q] = product(v[q], UPPER ? turned(own, tile(q)) : tile_of(own, tile(q)));
+        Pair of_l[TILES];
+        #pragma unroll
+        for (int r = q + 1; r < TILES; ++r) of_l[r] = UPPER ? turned(own, tile(r)) : tile_of(row(r), q);
+        #pragma unroll
+        for (int r = q + 1; r < TILES; ++r) subtract_even(v[r], v[q], of_l[r]);
+        #pragma unroll
+        for (int r = q + 1; r < TILES; ++r) subtract_odd(v[r], v[q], of_l[r]);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS / 2)
@@ -220,21 +243,12 @@ tcs_finish_column(double* l, Index rows, Index j) {
     const Index halves = 2 * (rows - 1 - j), slice = blockIdx.x / halves, half = blockIdx.x % halves;
     const Squares of = {l + slice * squares_of(rows) * ENTRIES};
     double* own = of(j + 1 + half / 2, j, half % 2 * (TILES / 2) + warp());
-    Pair mine[TILES];  // a row of tiles
+    Pair mine[TILES];
     #pragma unroll
     for (int c = 0; c < TILES; ++c) mine[c] = tile_of(own, c);
+    solve_tiles<false>(mine, [&](int c) { return of(j, j, c); });
     #pragma unroll
-    for (int c = 0; c < TILES; ++c) {
-        mine[c] = product(mine[c], tile_of(of(j, j, c), c));
-        Pair below[TILES];
-        #pragma unroll
-        for (int d = c + 1; d < TILES; ++d) below[d] = tile_of(of(j, j, d), c);
-        #pragma unroll
-        for (int d = c + 1; d < TILES; ++d) subtract_even(mine[d], mine[c], below[d]);
-        #pragma unroll
-        for (int d = c + 1; d < TILES; ++d) subtract_odd(mine[d], mine[c], below[d]);
-        tile_of(own, c) = mine[c];
-    }
+    for (int c = 0; c < TILES; ++c) tile_of(own, c) = mine[c];
 }
 
 // Lower triangles of tiles of two squares on the diagonal, for one warp, which copies one while it uses the other.
@@ -299,25 +313,13 @@ __device__ __forceinline__ void solve_row(const Squares& l, double* x, const Dia
             else commit_copies();
             wait_for_groups<1>();
             __syncwarp();
-            Pair solved[TILES];  // in the order of the solve
             const auto tile = [](int q) { return UPPER ? TILES - 1 - q : q; };
+            Pair solved[TILES];
             #pragma unroll
             for (int q = 0; q < TILES; ++q) solved[q] = tile_of(square(s), tile(q));
+            solve_tiles<UPPER>(solved, [&](int c) { return diagonals.row(s, c); });
             #pragma unroll
-            for (int q = 0; q < TILES; ++q) {
-                const double* own = diagonals.row(s, tile(q));
-                solved[q] = product(solved[q], UPPER ? turned(own, tile(q)) : tile_of(own, tile(q)));
-                tile_of(square(s), tile(q)) = solved[q];
-                Pair of_l[TILES];
-                #pragma unroll
-                for (int r = q + 1; r < TILES; ++r) {
-                    of_l[r] = UPPER ? turned(own, tile(r)) : tile_of(diagonals.row(s, r), q);
-                }
-                #pragma unroll
-                for (int r = q + 1; r < TILES; ++r) subtract_even(solved[r], solved[q], of_l[r]);
-                #pragma unroll
-                for (int r = q + 1; r < TILES; ++r) subtract_odd(solved[r], solved[q], of_l[r]);
-            }
+            for (int q = 0; q < TILES; ++q) tile_of(square(s), tile(q)) = solved[q];
         }
         __syncthreads();
         if (sums_up) {

@@ -15,11 +15,12 @@
 //   r      double (or pairs) [count][k][n], contiguous: becomes b - A x; or null.
 //
 //   hermitian  A is Hermitian, so ||A||_1 = ||A||_inf.  `board` has the numbers of `tell` of an earlier look at a, and
-//           is not told them again.  If the triangles of a agree exactly, both are used.
+//           is not told them again.  Both triangles of a are used if they agree exactly, according to these numbers.
 //   each    rows of a warp.
 //
 // Grid count (1 + ceil(k / 4) ceil(n / (8 each)) + ceil(n / 32)), block 256: for each system one block for y, then for
-// every four right-hand sides blocks for rows, then blocks for columns, 32 to a block; none of these if `hermitian`.
+// every four right-hand sides blocks for rows, then blocks for columns, 32 to a block; no blocks for columns if
+// `hermitian`.
 // Defines T_A (float or double), COMPLEX (0 or 1).
 // Rounding: norms in FP64, in an order that depends only on n, `below` and `above`; residuals are summed in two
 // doubles.
@@ -77,16 +78,16 @@ struct System {
         for (Index i = first + warp; i < min(n, first + WARPS * each); i += WARPS) look_at_row(i, lane, seen, found);
         if (!hermitian) tell_warp(seen, found);
         __syncthreads();
-        const int number = threadIdx.x;
-        if (number >= ALL) return;
-        double v = of_warps[0][number];
+        const int entry = threadIdx.x;
+        if (entry >= ALL) return;
+        double v = of_warps[0][entry];
         #pragma unroll
-        for (int w = 1; w < WARPS; ++w) v = larger(v, of_warps[w][number]);
+        for (int w = 1; w < WARPS; ++w) v = larger(v, of_warps[w][entry]);
         if (v == 0) return;
-        const Index answer = from + (number - REST) % AT_ONCE;
-        const Index row = number < REST ? number : SEEN + 4 + answer + (number < SIZE ? 0 : k);
+        const Index answer = from + (entry - REST) % AT_ONCE;
+        const Index row = entry < REST ? entry : SEEN + 4 + answer + (entry < SIZE ? 0 : k);
         raise(board + row * count, v);
-        if (number == SEEN && hermitian) raise(board + (SEEN + 1) * count, v);
+        if (entry == SEEN && hermitian) raise(board + (SEEN + 1) * count, v);
     }
 
     // Looks at row i, and raises the numbers of `found` from SEEN on.
@@ -162,22 +163,24 @@ tcs_measure_large(
     double* r, Index count, Index n, Index k, Index hermitian, Index each
 ) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const Index row_blocks = (n + WARPS * each - 1) / (WARPS * each), looks = (k + AT_ONCE - 1) / AT_ONCE * row_blocks;
-    const Index blocks = 1 + looks + (hermitian ? 0 : (n + WARP - 1) / WARP);
+    const Index row_blocks = (n + WARPS * each - 1) / (WARPS * each);
+    const Index row_looks = (k + AT_ONCE - 1) / AT_ONCE * row_blocks;
+    const Index blocks = 1 + row_looks + (hermitian ? 0 : (n + WARP - 1) / WARP);
     const Index slice = blockIdx.x / blocks, block = blockIdx.x % blocks;
-    const Index from = block && block <= looks ? (block - 1) / row_blocks * AT_ONCE : 0;
+    const Index from = block && block <= row_looks ? (block - 1) / row_blocks * AT_ONCE : 0;
     const System s = {
         board + slice, {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}},
         x + PARTS * (slice * n * k + from), y + PARTS * (slice * y_step + from * n),
         b + PARTS * (slice * b_step + from * b_col), b_row, b_col, n, k, count, from,
-        r ? r + PARTS * (slice * k + from) * n : nullptr, bool(hermitian), board[slice] == 0
+        r ? r + PARTS * (slice * k + from) * n : nullptr, bool(hermitian),
+        board[slice] == 0 && board[slice + 3 * count] == 0
     };
     if (block == 0) {
         s.look_at_probes(probes);
         if (threadIdx.x == 0 && info) s.board[(SEEN + 3) * count] = info[slice];
-    } else if (block <= looks) {
+    } else if (block <= row_looks) {
         s.look_at_rows((block - 1) % row_blocks * WARPS * each, each, lane, warp);
     } else {
-        s.look_at_columns((block - 1 - looks) * WARP, lane, warp);
+        s.look_at_columns((block - 1 - row_looks) * WARP, lane, warp);
     }
 }

@@ -112,7 +112,7 @@ __device__ __forceinline__ void tell(const Seen& seen, Write write) {
     write(2, double(seen.beyond)), write(3, double(seen.spoilt)), write(4, double(seen.zero));
 }
 
-// Stores the numbers of `tell` over a warp.
+// Stores the numbers of `tell` for the entries of all threads of a warp.
 __device__ __forceinline__ void tell_warp(const Seen& seen, double* to) {
     tell(seen, [&](int number, double v) {
         // The first two are numbers that are not NaN, the others 0 or 1.

@@ -138,7 +138,7 @@ class Stacks(Protocol):
 
     # ---- factors by the libraries ----------------------------------------------
 
-    def most_at_once(self, dtype, kind, shape):
+    def most_at_once(self, dtype, kind, shape, factors=False):
         """Return the number of systems for which one call of `factor_and_solve` is fastest.
 
         Parameters
@@ -146,7 +146,9 @@ class Stacks(Protocol):
         dtype, kind
             As in `bytes_at_once`.
         shape : tuple of int
-            (m, n, columns), as in `bytes_for_columns`.  If `columns` is 0, the call is `factor`.
+            (m, n, columns), as in `bytes_for_columns`.
+        factors : bool
+            The factors will be used for other right-hand sides, too.
         """
 
     def factor(self, a, kind, columns, careful=False):
@@ -162,8 +164,8 @@ class Stacks(Protocol):
         columns : int
             Expected number of right-hand sides of a solve.
         careful : bool
-            Do not use inverses of diagonal blocks of a triangle; they lose digits if a block is
-            ill-conditioned.
+            Do not use inverses of diagonal blocks.  They lose digits if a block is ill-conditioned, and are
+            not finite if a pivot is subnormal.
         """
 
     def factor_and_solve(
@@ -182,18 +184,18 @@ class Stacks(Protocol):
             As in `bytes_at_once`.
         band, seen
             The arguments (below, above, mirror) and `seen` of `read_as`, if a is read under a band.  Then the
-            matrices that were read are a copy, with all entries, or a itself.  For a triangle, `seen` is not
-            filled in this case.
+            matrices that were read are a copy, with all entries, or a itself.  If they are triangles and a
+            itself, `seen` is not filled.
         copies : bool
             The matrices that were read must have all entries.
         """
 
-    def bytes_for_columns(self, dtype, kind, shape):
-        """Return the bytes that solves and products allocate besides factors and results.
+    def bytes_for_columns(self, dtype, kind, shape, alone=False):
+        """Return the bytes that solves and products allocate besides results and n x n factors.
 
-        Some methods need such bytes.  An elimination keeps no factors, but takes more memory than factors
-        would; the result is the difference.  For many complex columns of one system, the result is the bytes
-        of planes (see `three_products`) and inverses.
+        An elimination keeps no factors, and factors of one triangle are smaller; the result is then the
+        difference to the bytes of n x n factors, and may be negative.  For many complex columns of one
+        system, the result is the bytes of planes (see `three_products`) and inverses.
 
         Parameters
         ----------
@@ -201,6 +203,8 @@ class Stacks(Protocol):
             As in `bytes_at_once`.
         shape : tuple of int
             (m, n, columns): the numbers of systems, of unknowns, and of right-hand sides and random vectors.
+        alone : bool
+            As in `bytes_at_once`.
         """
 
     # ---- verification ----------------------------------------------------------
@@ -249,5 +253,6 @@ class Stacks(Protocol):
         residuals : array, shape (m, k, n), contiguous, optional
             Receives b - A x, in FP64 or complex128.
         hermitian : bool
-            The matrices are Hermitian as they are read.  `board` then has the rows `seen` already.
+            The matrices are Hermitian as they are read.  `board` then has the rows `seen` already; zeros say
+            that the triangles agree.
         """

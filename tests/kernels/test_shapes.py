@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from tcsolve.kernels.arch import ARCHS, arch_number, shared_bytes
+from tcsolve.kernels.arch import ARCHS, LARGEST_SHARED_BYTES, arch_number, shared_bytes
 from tcsolve.kernels.launch_shapes import (
     EMULATED_SUMS,
     emulated_sums,
@@ -12,11 +12,16 @@ from tcsolve.kernels.launch_shapes import (
     move_chunk,
     swap_shape,
     trsv_shapes,
-    updated_squares,
 )
 from tcsolve.kernels.panel_shapes import PanelShape, panel_shape, panel_shapes
 from tcsolve.kernels.product_shapes import split_shape
 from tcsolve.kernels.registry import KERNELS
+from tcsolve.kernels.square_shapes import (
+    SQUARE_RING,
+    largest_in_squares,
+    square_solve_bytes,
+    updated_squares,
+)
 from tcsolve.kernels.system_shapes import across_shape, solve_shape
 
 from tcsolve._arithmetic.formats import FORMATS
@@ -505,3 +510,15 @@ def test_each_square_is_updated_by_all_columns_of_l_before_its_own(rows, period)
             assert not columns & done[row, column]
             done[row, column] |= columns
         assert all(done[row, j] == set(range(j)) for row in range(j, rows))
+
+
+@pytest.mark.parametrize("arch, most", [("sm_80", 960), ("sm_90a", 2048), ("sm_100a", 2048)])
+def test_factors_in_squares_fit_in_shared_memory(arch, most):
+    limit = LARGEST_SHARED_BYTES if most == 2048 else shared_bytes(arch)
+    assert largest_in_squares(arch) == most
+    assert square_solve_bytes(most) <= limit and SQUARE_RING + 1024 <= limit
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_89", "sm_120"])
+def test_there_are_no_factors_in_squares_where_the_rate_in_fp64_is_low(arch):
+    assert largest_in_squares(arch) == 0

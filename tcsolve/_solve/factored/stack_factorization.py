@@ -99,7 +99,7 @@ class StackFactorization:
         planned = moved_bytes + _require_room(ops, a)
         factors, (m, n) = None, stack.shape[:2]
         if m:
-            size = ops.vendor.most_at_once(stack.dtype, "general", (m, n, 0))
+            size = ops.vendor.most_at_once(stack.dtype, "general", (m, n, 0), factors=True)
             is_whole = m <= size
             how = (stack, "general", nrhs)
             factors = ops.vendor.factor(*how) if is_whole else InParts.of(ops, stack, nrhs, size)

@@ -94,7 +94,8 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has the matrices that its structure describes, or triangles that `measure_large` measures.
+    `system` has the matrices that its structure describes, or triangles that `measure_large` measures, but no
+    other matrices under a band.
     `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
     those of the random vectors and of the factors stay zero.
     """
@@ -204,13 +205,13 @@ def all_ordinary(board, system):
     """Return (rconds, errors) of several systems, or None if one is not `ordinary` or misses the bound."""
     most, least = (v.tolist() for v in (board.max(axis=1), board.min(axis=1)))  # NaN if one is NaN
     beyond, spoilt, zero = most[2:SEEN]
-    inf, one, grown, info = board[SEEN : SEEN + MEASURED]
+    inf, one, grown, _ = board[SEEN : SEEN + MEASURED]
     broken = zero if system.kind in TRIANGULAR else most[SEEN + 3]
     k, first = system.b.shape[2], SEEN + MEASURED
     rest, size = board[first : first + k], board[first + k :]
     if beyond and not ((board[2] == 0) | (board[0] <= tolerance(system) * board[1])).all():
         return None
-    # False for a NaN
+    # A NaN makes a comparison below False, at the latest that of `error`.
     is_safe = spoilt == 0 == broken and 1 / SAFE < least[SEEN] and most[SEEN] < SAFE
     is_safe = is_safe and 0 < least[SEEN + 1] and most[SEEN + 1] < SAFE and 0 < least[SEEN + 2]
     if not (is_safe and most[SEEN + 2] < SAFE):

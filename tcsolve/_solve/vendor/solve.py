@@ -221,8 +221,8 @@ def _chunk(ops, system):
     by_memory = max(1, CHUNK_BYTES // (n * n * np.result_type(dtype, np.float64).itemsize))
     if _bytes_at_once(ops, system) is not None:
         return min(CHUNK, by_memory)
-    columns = 0 if system.estimate else k + PROBES  # an estimate needs the factors
-    return min(ops.vendor.most_at_once(dtype, system.kind, (m, n, columns)), by_memory)
+    shape, how = (m, n, k + PROBES), {"factors": system.estimate}
+    return min(ops.vendor.most_at_once(dtype, system.kind, shape, **how), by_memory)
 
 
 def _bytes(ops, system, size):
@@ -233,7 +233,8 @@ def _bytes(ops, system, size):
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
     count = min(size, m)
-    work = ops.vendor.bytes_for_columns(system.a.dtype, system.kind, (count, n, k + PROBES))
+    args = system.a.dtype, system.kind, (count, n, k + PROBES), system.alone
+    work = ops.vendor.bytes_for_columns(*args)
     if size == 1:  # A x, or b - A x
         work += n * k * wide
     return count * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
@@ -307,7 +308,10 @@ def _bytes_at_once(ops, system):
 
 
 def _solve_by_factors(ops, system, board):
-    """Return (system, x, factors), and fill the board; matrices are copied as they are read where needed."""
+    """Return (system, x, factors), and fill the board.
+
+    If the factors or the measurement need it, the system has copies of the matrices as they are read.
+    """
     # Only `measure_large` reads matrices under a band.
     how = {"band": system.band, "seen": board[:SEEN], "copies": not is_large(ops, system.b)}
     args = system.a, system.kind, system.b, PROBES

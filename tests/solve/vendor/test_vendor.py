@@ -236,14 +236,16 @@ def test_a_real_matrix_and_complex_right_hand_sides(road, kind, dtypes, batch, c
     assert worst_ratio(full.reshape(-1, 12, 12), x, np.stack([b.reshape(12, k)] * len(x))) <= MET
 
 
-@pytest.mark.parametrize("solves, columns", [("solve", 2 + 2), ("solve_ex", 0)])
-def test_the_backend_says_how_many_systems_are_solved_together(monkeypatch, solves, columns):
-    """With an estimate of rcond, the call needs factors, which `columns` = 0 says."""
+@pytest.mark.parametrize("solves, factors", [("solve", False), ("solve_ex", True)])
+def test_the_backend_says_how_many_systems_are_solved_together(monkeypatch, solves, factors):
+    """An estimate of rcond needs factors."""
     road, asked, n = HostRoad(), [], 150
-    monkeypatch.setattr(road.ops.vendor, "most_at_once", lambda *what: asked.append(what[2]) or 3)
+    monkeypatch.setattr(
+        road.ops.vendor, "most_at_once", lambda *what, **how: asked.append((what[2], how)) or 3
+    )
     a, b = matrices(None, "d", 7, n), right_hand_sides("d", 7, n, 2)
     getattr(road, solves)(a, b)
-    assert asked[0] == (7, n, columns)
+    assert asked[0] == ((7, n, 2 + 2), {"factors": factors})
     assert [m for m, _ in road.ops.vendor.factored] == [3, 3, 1]
 
 

@@ -10,40 +10,42 @@ import numpy as np
 
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
-from tcsolve.kernels.arch import arch_number
-from tcsolve.kernels.launch_shapes import (
+from tcsolve.kernels.square_shapes import (
     SQUARE,
     SQUARE_RING,
+    SQUARE_SIDES,
+    SQUARE_SOLVE_THREADS,
     SQUARE_THREADS,
+    largest_in_squares,
     square_rows,
+    square_solve_bytes,
     updated_squares,
 )
-from tcsolve.kernels.system_shapes import FAST_FP64
 
-__all__ = ["CholeskySquares", "bytes_of_squares", "has_squares"]
+__all__ = ["CholeskySquares", "bytes_of_squares", "suits_squares"]
 
-# The least and the largest number of rows.  For one larger matrix, cuSOLVER is faster.
-LEAST, LARGEST = 49, 2048
+# The least number of rows.
+LEAST = 49
 # The number of columns of L by which a column of squares is updated at a time.
 PERIOD = 2
 
 
-def has_squares(dtype, n, columns):
-    """Tell whether `CholeskySquares` are the fastest factors for `columns` right-hand sides."""
-    fits = LEAST <= n <= LARGEST and 2 * columns <= n
-    return fits and np.dtype(dtype).kind != "c" and _is_fast(cupy.cuda.runtime.getDevice())
+def suits_squares(dtype, kind, n, columns):
+    """Tell whether `CholeskySquares` are the fastest factors of a stack, for `columns` right-hand sides."""
+    if kind != "positive definite" or np.dtype(dtype).kind == "c" or n < LEAST or 2 * columns > n:
+        return False
+    return n <= _largest(cupy.cuda.runtime.getDevice())
+
+
+@functools.lru_cache(maxsize=16)
+def _largest(device):
+    return largest_in_squares(current_device.arch(device))
 
 
 def bytes_of_squares(m, n):
     """Return the bytes of `CholeskySquares` of m matrices."""
     rows = square_rows(n)
     return 8 * m * rows * (rows + 1) // 2 * SQUARE**2
-
-
-@functools.lru_cache(maxsize=16)
-def _is_fast(device):
-    """Tell whether the rate in FP64 is high; otherwise the libraries are faster."""
-    return arch_number(current_device.arch(device)) in FAST_FP64
 
 
 class CholeskySquares:
@@ -83,13 +85,10 @@ class CholeskySquares:
     def solve(self, rhs, adjoint=False):
         m, c, n = rhs.shape
         rows = square_rows(n)
-        args, room = (rhs, self._l, rows, n, c), 8 * 8 * SQUARE * (rows + 9)
-        _launch("tcs_solve_squares", m * -(-c // 8), args, rhs, SQUARE_THREADS + 32, room)
+        args, shared = (rhs, self._l, rows, n, c), square_solve_bytes(n)
+        blocks = m * -(-c // SQUARE_SIDES)
+        _launch("tcs_solve_squares", blocks, args, rhs, SQUARE_SOLVE_THREADS, shared)
         return rhs
-
-    @property
-    def nbytes(self):
-        return self._l.nbytes
 
     def taken(self, which):
         which = cupy.asarray(which)

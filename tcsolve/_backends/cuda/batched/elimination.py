@@ -5,7 +5,7 @@ import functools
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.batched.cholesky_squares import has_squares
+from tcsolve._backends.cuda.batched.cholesky_squares import suits_squares
 from tcsolve._backends.cuda.batched.one_launch import KINDS
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, steps
@@ -28,7 +28,7 @@ def eliminates(dtype, kind, m, n, columns):
     """
     if kind not in KINDS or n > LARGEST[kind] or (m > 1 and n <= ALONE[kind]):
         return False
-    if m > 1 and kind == "positive definite" and has_squares(dtype, n, columns):
+    if m > 1 and suits_squares(dtype, kind, n, columns):
         return False
     return _shape(n, columns, dtype) is not None
 

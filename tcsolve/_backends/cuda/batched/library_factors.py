@@ -15,7 +15,7 @@ from tcsolve._backends.cuda.batched import complex_columns
 from tcsolve._backends.cuda.batched.cholesky_squares import (
     CholeskySquares,
     bytes_of_squares,
-    has_squares,
+    suits_squares,
 )
 from tcsolve._backends.cuda.batched.elimination import eliminate, eliminates, elimination_bytes
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate, copied, wide
@@ -58,28 +58,27 @@ LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
 FEW, FEW_ROWS = 4, 128
 
 
-def most_at_once(dtype, kind, shape):
+def most_at_once(dtype, kind, shape, factors=False):
     """As `Stacks.most_at_once`."""
     (m, n, columns), is_definite = shape, kind == "positive definite"
     by_lu = kind == "general" or is_definite and n <= CHOLESKY_BY_LU
     most = MOST_LU if by_lu else MOST_TRIANGLES
-    if 0 < 2 * columns <= n and eliminates(dtype, kind, m, n, columns):
+    if suits_squares(dtype, kind, n, columns):
         return most
-    if is_definite and has_squares(dtype, n, columns):
+    if not factors and 2 * columns <= n and eliminates(dtype, kind, m, n, columns):
         return most
     largest = LARGEST_DEFINITE_TOGETHER if is_definite else LARGEST_TOGETHER
     return 1 if n > largest or m < FEW and n > FEW_ROWS else most
 
 
-def bytes_for_columns(dtype, kind, shape):
+def bytes_for_columns(dtype, kind, shape, alone=False):
     """As `Stacks.bytes_for_columns`."""
     m, n, columns = shape
+    factors = m * n * n * np.result_type(dtype, np.float64).itemsize
+    if not alone and suits_squares(dtype, kind, n, columns):
+        return bytes_of_squares(m, n) - factors
     if eliminates(dtype, kind, m, n, columns):
-        factors = m * n * n * np.result_type(dtype, np.float64).itemsize
         return elimination_bytes(dtype, m, n, columns) - factors
-    if m > 1 and kind == "positive definite" and has_squares(dtype, n, columns):
-        factors_and_copies = m * n * n * (8 + np.dtype(dtype).itemsize)
-        return bytes_of_squares(m, n) - factors_and_copies
     return complex_columns.bytes_in_planes(dtype, kind, n, columns) if m == 1 else 0
 
 
@@ -94,7 +93,9 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
-        if has_squares(a.dtype, n, columns) and not careful and (m > 1 or n < PACKED_ROWS):
+        # One large matrix is factored faster by cuSOLVER.  Here it is never one of a stack.
+        suits = suits_squares(a.dtype, kind, n, columns) and (m > 1 or n < PACKED_ROWS)
+        if suits and not careful:
             return CholeskySquares.of(a)
         if m > 1:
             return _lu_of_definite(a) if n <= CHOLESKY_BY_LU else _cholesky_of_stack(a)
@@ -113,13 +114,15 @@ def _packs(a, columns):
 
 def factor_and_solve(a, kind, b, probes, *, alone=False, band=None, seen=None, copies=False):
     """As `Stacks.factor_and_solve`."""
-    n, columns, is_definite = a.shape[1], b.shape[2] + probes, kind == "positive definite"
-    if is_definite and not alone and not copies and has_squares(a.dtype, n, columns):
-        factors = CholeskySquares.of(a, lower=band is None or band[0] > 0, seen=seen)
-        return factors, factors.solve(rows(b, probes)), a
-    if band and (copies or not _is_its_own_factor(a, kind)):
-        a = read_as(a, *band, seen)
-    return *_solved(a, kind, b, probes), a
+    n, columns = a.shape[1], b.shape[2] + probes
+    in_squares = not alone and suits_squares(a.dtype, kind, n, columns)
+    if band and (copies or not (in_squares or _is_its_own_factor(a, kind))):
+        a, band = read_as(a, *band, seen), None
+    if not in_squares:
+        return *_solved(a, kind, b, probes), a
+    how = {"lower": band[0] > 0, "seen": seen} if band else {}
+    factors = CholeskySquares.of(a, **how)
+    return factors, factors.solve(rows(b, probes)), a
 
 
 def _is_its_own_factor(a, kind):

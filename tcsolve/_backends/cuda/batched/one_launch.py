@@ -8,9 +8,9 @@ import numpy as np
 
 from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, prepared, steps
-from tcsolve.kernels.arch import arch_number
+from tcsolve.kernels.arch import FAST_FP64, arch_number
 from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_shape
-from tcsolve.kernels.system_shapes import FAST_FP64, solve_shape
+from tcsolve.kernels.system_shapes import solve_shape
 
 __all__ = [
     "KINDS",
@@ -180,7 +180,7 @@ def _shape_on(device, shape, dtype, systems):
 def measure_large(a, band, y, b, info, board, *, residuals=None, hermitian=False):
     """As `Stacks.measure_large`."""
     (m, n, k), x, (below, above, mirror) = b.shape, cupy.empty(b.shape, b.dtype), band
-    if mirror and a.strides[1] < a.strides[2]:  # the kernel reads rows
+    if mirror == 1 and a.strides[1] < a.strides[2]:  # the kernel reads rows
         a, below, above = cupy.swapaxes(a, 1, 2), above, below
     of_y = y, y.strides[0] // y.itemsize, y.shape[1] - k
     each, blocks = measure_shape(b.shape, hermitian, current_device.multiprocessors())

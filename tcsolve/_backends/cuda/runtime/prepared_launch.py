@@ -45,7 +45,7 @@ def _as_int(x):
     return 0 if x is None else x.data.ptr
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def _prepared(device, entry, shape, count, defines):
     grid, block, shared = shape
     return prepared(entry, grid, block, [0] * count, dict(defines), shared)

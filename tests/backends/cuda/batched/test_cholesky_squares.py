@@ -21,7 +21,7 @@ EDGES += [257, 319, 320, 321, 383, 385, 511, 512, 513, 639, 641, 767, 769, 1023,
 def squares(cupy):
     from tcsolve._backends.cuda.batched import cholesky_squares
 
-    if not cholesky_squares.has_squares("d", 100, 1):
+    if not cholesky_squares.suits_squares("d", DEFINITE, 100, 1):
         skip_on_other_chips("the device has a low rate in FP64")
     return cholesky_squares
 
@@ -126,7 +126,9 @@ def test_updates_by_any_number_of_columns_give_small_residuals(cupy, squares, pe
 
 @pytest.mark.parametrize("dtype", "fd")
 @pytest.mark.parametrize("batch", [(), (1,), (2,), (40,)])
-@pytest.mark.parametrize("n, k", [(217, 1), (300, 16), (1024, 3), (1100, 1), (2048, 1)])
+@pytest.mark.parametrize(
+    "n, k", [(217, 1), (300, 16), (300, 65), (1024, 3), (1100, 1), (2048, 1), (2048, 5)]
+)
 def test_definite_systems_are_solved_and_verified(cupy, squares, batch, n, k, dtype):
     if batch == (40,) and n > 300:
         batch = (5,)
@@ -140,3 +142,31 @@ def test_definite_systems_are_solved_and_verified(cupy, squares, batch, n, k, dt
     if batch:
         one = tcsolve.solve_ex(a[-1:], b[-1:], assume_a="pos")
         assert one.x[0].tobytes() == found.x[-1].tobytes()
+
+
+@pytest.mark.parametrize("n", [100, 200, 300, 1024])
+@pytest.mark.parametrize("where", [0, 40, 70])
+def test_a_subnormal_pivot_does_not_say_that_a_matrix_is_not_definite(cupy, squares, n, where):
+    a = np.broadcast_to(np.eye(n), (3, n, n)).copy()
+    a[1, where, where] = 1e-310
+    b = np.diagonal(a, axis1=1, axis2=2)[:, :, None].copy()
+
+    found = tcsolve.solve_ex(cupy.asarray(a), cupy.asarray(b), assume_a="pos")
+
+    assert found.statuses.tolist() == [Status.CONVERGED, Status.ILL_CONDITIONED, Status.CONVERGED]
+    np.testing.assert_allclose(found.x.get(), 1, rtol=1e-12)
+    assert not factored(cupy, squares, a).info.any()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_the_other_triangle_holds_does_not_change_an_answer(cupy, squares, bad):
+    a, b = matrices(DEFINITE, "d", 4, 300), right_hand_sides("d", 4, 300, 1)
+    spoilt = a.copy()
+    spoilt[2, 0, 200] = bad
+    how = {"assume_a": "pos", "lower": True, "check_finite": False}
+
+    clean, found = (tcsolve.solve_ex(cupy.asarray(v), cupy.asarray(b), **how) for v in (a, spoilt))
+
+    assert found.x.tobytes() == clean.x.tobytes()
+    assert np.array_equal(found.rconds, clean.rconds)
+    assert np.array_equal(found.backward_error, clean.backward_error)
