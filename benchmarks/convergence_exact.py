@@ -6,6 +6,7 @@ runs the study `convergence_exact.toml`: with the sums of an H200, bit for bit, 
 to 500.
 """
 
+import itertools
 import json
 import tempfile
 from pathlib import Path
@@ -17,7 +18,17 @@ from tcsolve import study
 
 HERE = Path(__file__).parent
 UPDATES, METHODS, UNIT = ("fp16", "bf16", "fp16x3"), ("ir", "fgmres", "gmres"), "@h200"
-COLUMNS = ("matrix", "source", "n", "kappa_scaled", "update", "method", "status", "converged")
+COLUMNS = (
+    "matrix",
+    "source",
+    "n",
+    "kappa_scaled",
+    "update",
+    "method",
+    "scale",
+    "status",
+    "converged",
+)
 COLUMNS += ("steps", "backward_error", "seconds")
 
 
@@ -31,14 +42,15 @@ def page(facts, rows):
         f"{sum(r['seconds'] for r in rows):.0f} s. ir is classical refinement, fgmres flexible GMRES, gmres "
         "GMRES-IR. The steps are medians over the matrices that converge with both kinds of sums.",
         "",
-        "| factors | method | FP32 sums | H200 sums | only FP32 | only H200 | steps | steps, H200 "
-        "| same steps |",
-        "| --- " * 9 + "|",
+        "| scaled | factors | method | FP32 sums | H200 sums | only FP32 | only H200 | steps "
+        "| steps, H200 | same steps |",
+        "| --- " * 10 + "|",
     ]
-    run = {row["method"] for row in rows}
-    for update in UPDATES:
-        for method in (name for name in METHODS if name in run):
-            lines.append("| " + " | ".join(map(str, compared(rows, update, method))) + " |")
+    run = {(row["scale"], row["method"]) for row in rows}
+    for scale, update, method in itertools.product((True, False), UPDATES, METHODS):
+        if (scale, method) in run:
+            cells = ["yes" if scale else "no", *compared(rows, update, method, scale)]
+            lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += [
         "",
         f"Emulated with `benchmarks/convergence_exact.py` on {facts['cpu']}; commit {facts['commit']}, "
@@ -47,10 +59,11 @@ def page(facts, rows):
     return "\n".join(lines) + "\n"
 
 
-def compared(rows, update, method):
-    """Return the cells of a line."""
+def compared(rows, update, method, scale=True):
+    """Return the cells of a line, without the first one."""
+    rows = [row for row in rows if (row["method"], row["scale"]) == (method, scale)]
     plain, exact = (
-        {r["matrix"]: r for r in rows if (r["update"], r["method"]) == (name, method)}
+        {row["matrix"]: row for row in rows if row["update"] == name}
         for name in (update, update + UNIT)
     )
     pairs = [(plain[m], exact[m]) for m in plain if m in exact]

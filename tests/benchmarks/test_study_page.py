@@ -226,7 +226,12 @@ def test_what_the_sums_change(text):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         module = __import__("convergence_exact")
-    cells = [module.compared(rows, u, m) for u in module.UPDATES for m in module.METHODS]
+    cells = [
+        module.compared(rows, u, m, scale)
+        for u in module.UPDATES
+        for m in module.METHODS
+        for scale in (True, False)
+    ]
     real = {row["matrix"] for row in rows if row["source"] == "suitesparse"}
     made = {row["matrix"] for row in rows} - set(real)
     assert f"{len(real)} matrices of the collection and {len(made)} generated ones" in text
