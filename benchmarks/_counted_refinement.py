@@ -17,11 +17,13 @@ __all__ = [
     "counts",
     "dot",
     "gmres",
+    "low_middle",
     "middle",
     "norm_of",
     "our_steps",
     "solved",
     "spread",
+    "steps_and_cycles",
     "vectors",
 ]
 
@@ -50,8 +52,13 @@ def vectors(correct):
     return lambda b: correct(b[:, None])[:, 0]
 
 
-def counts(a, factors, *, method, tol, bound, dtype=np.float64):
-    """Return the steps for `COUNTED` random b, until the backward error is at most `bound`.
+def counts(a, factors, **how):
+    """Return the steps of `steps_and_cycles` alone."""
+    return [steps for steps, _ in steps_and_cycles(a, factors, **how)]
+
+
+def steps_and_cycles(a, factors, *, method, tol, bound, dtype=np.float64):
+    """Count steps and cycles for `COUNTED` random b, until the backward error is at most `bound`.
 
     Parameters
     ----------
@@ -68,8 +75,8 @@ def counts(a, factors, *, method, tol, bound, dtype=np.float64):
 
     Returns
     -------
-    list of int or None
-        For each b; None if `MOST_CYCLES` cycles are not enough, or if a residual is not finite.
+    list of (steps, cycles)
+        For each b; None twice if `MOST_CYCLES` cycles are not enough, or if a residual is not finite.
     """
     correct, start = factors
     cycle = {"GMRES": functools.partial(_gmres, dtype=dtype), "CG": _cg}[method]
@@ -85,16 +92,16 @@ def counts(a, factors, *, method, tol, bound, dtype=np.float64):
 
 def _steps(a, b, norm, correct, x, cycle, tol, bound):
     taken = 0
-    for _ in range(MOST_CYCLES + 1):
+    for cycles in range(MOST_CYCLES + 1):
         r = b - a @ x
         size = np.abs(r).max()
         if size <= bound * (norm * np.abs(x).max() + np.abs(b).max()):
-            return taken
+            return taken, cycles
         if not np.isfinite(size):
             break
         d, steps = cycle(a, correct, r / size, tol)
         x, taken = (x + size * d).astype(x.dtype), taken + steps
-    return None
+    return None, None
 
 
 def gmres(product, z, tol, most=None, dtype=np.float64):
@@ -192,6 +199,11 @@ def middle(found):
     if low == high:
         return low
     return None if high is None else (low + high) / 2
+
+
+def low_middle(found):
+    """Return the median of some counts, or the smaller one of the middle two."""
+    return _ordered(found)[(len(found) - 1) // 2]
 
 
 def spread(found):

@@ -153,7 +153,9 @@ OURS = {
         f"vectors of GMRES are in FP32. The cell has the median over {COUNTED} random b, and in brackets the "
         "range. 'rounded once': the same with the factors of their program: the LU of the matrix that is "
         "rounded to FP16 is computed in FP64, and L and U are then rounded to FP16. As in their program, the "
-        "scales are not powers of two, and the first x of the scaled system is rounded to FP16. 'kappa' is "
+        "scales are not powers of two, and the first x of the scaled system is rounded to FP16. 'cycles' are "
+        "the cycles of GMRES, which the paper calls refinement steps; ours are the median, or the smaller of "
+        "the two middle numbers. 'kappa' is "
         "in the infinity norm, of A and of the scaled matrix. For nos1 those of the scaled matrices differ "
         "from theirs by 3 % and 1 %, and the reason is not known; the others agree in three digits, or "
         "nearly."
@@ -167,7 +169,9 @@ OURS = {
         "they are in FP16, CG rounds the first x to FP16. The cell has the median over "
         f"{COUNTED} random b, and in brackets the range. All our products are in FP64. 'not scaled': A + c u "
         "t I is factored, where t is the largest diagonal entry, u is the roundoff of FP16, and c is the "
-        "number in the column 'shift / u'. 'kappa' is in the 2-norm, and agrees with theirs."
+        "number in the column 'shift / u'. 'kappa' is in the 2-norm, and agrees with theirs. The result of "
+        "each operation of our FP16 factorizations is rounded to FP16, and that of each operation in FP32 to "
+        "FP32."
     ),
     "limits": (
         "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the "
@@ -178,7 +182,10 @@ OURS = {
         "known for condition numbers up to about 3e15, and a run whose error is not known does not count. "
         "'fails at' is the next condition number (a dash: none), and 'in n/2 steps' is the largest up to "
         "which all runs converge in at most n/2 steps. 'fgmres' has the factors as right preconditioner, "
-        "'gmres' as left preconditioner, which the theory assumes. There are no FP8 factors in tcsolve, so "
+        "'gmres' as left preconditioner, which the theory assumes. '@each': the result of each operation of "
+        "the LU is rounded to this format. 'bf16' and 'fp16' without it: the operands of updates between "
+        "panels of 32 columns are rounded, the sums and the panels are in FP32. 'fp32': an LU with panels of "
+        "32 columns in FP32. There are no FP8 factors in tcsolve, so "
         "the limits for FP8 are not compared. The limits of FGMRES depend on the order of the sums in BLAS, "
         "and so on the processor."
     ),

@@ -112,6 +112,13 @@ def page(facts, rows):
         "BF16 two parts have 16 bits, and the rounding of the second part dominates. The larger n is, the "
         "less do the errors with `ab` and `full` differ from those of the H200.",
         "",
+        "![mean errors against n and against time](gemm_models.png)",
+        "",
+        "An emulation has no time of a V100 or an A100. So the mean errors are compared here with the times "
+        "that an H200 takes for the same levels, with operands in FP32:",
+        "",
+        *against_time(found),
+        "",
         "The largest errors of the same samples:",
         "",
         *largest(rows, sizes),
@@ -125,6 +132,18 @@ def page(facts, rows):
         f"{facts['date']}; measured on {measured()[0]['gpu']}, commit {measured()[0]['commit']}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def against_time(found):
+    """Return a table of mean errors and of the times of an H200, as lines; `found` is from `series`."""
+    lines = ["| n | level | H200, ms | " + " | ".join(found) + " |"]
+    lines.append("| --- " * (3 + len(found)) + "|")
+    for row in (row for row in measured()[1] if row["level"] in LEVELS):
+        n, level = row["n"], row["level"]
+        errors = [told(levels[level].get(n), None) for levels in found.values()]
+        time = f"{1e3 * row['seconds']['median']:.2f}"
+        lines.append(f"| {n} | {level} | {time} | " + " | ".join(errors) + " |")
+    return lines
 
 
 def largest(rows, sizes):

@@ -18,7 +18,7 @@ import sys
 
 import numpy as np
 from _bf16_program import FP64_GMRES, GMRES, by_rows_and_columns, program_counts
-from _counted_refinement import counts, middle, our_steps, vectors
+from _counted_refinement import counts, low_middle, middle, our_steps, steps_and_cycles, vectors
 from _fp16_cholesky import Breakdown, factor, factor_single, factor_unscaled
 from _fp16_scaling import SCALINGS, TOP, XMAX, factors, flushed, rounded_once, scaled
 from _harness import arguments, machine, save
@@ -184,8 +184,8 @@ def scaling():
         except FileNotFoundError as error:
             print(f"{theirs.matrix} is left out: {error}", file=sys.stderr)
             continue
-        for how, counted in zip(SCALING_PRECISIONS, theirs[1:3], strict=True):
-            for name, known in zip(SCALINGS, counted, strict=False):
+        for how, *counted in zip(SCALING_PRECISIONS, theirs[1:3], theirs.cycles, strict=True):
+            for name, *known in zip(SCALINGS, *counted, strict=False):
                 rows.append(scaling_row(theirs, problem, name, how, known))
         if theirs.matrix in FLUSHED:
             rows.append(flushed_row(theirs.matrix, problem.a))
@@ -208,13 +208,16 @@ def verdict_flushed(row):
 
 
 def scaling_row(theirs, problem, name, how, known):
-    """Return a row of the table of scalings; `how` is one of SCALING_PRECISIONS."""
+    """Return a row of the table of scalings.
+
+    `how` is one of SCALING_PRECISIONS, and `known` has their numbers of steps and of cycles.
+    """
     a, (precision, dtype, tol, roundoff) = problem.a, how
     of_scaled = dict(zip(SCALINGS[2:], theirs.kappas[1:], strict=True))
     row = {"matrix": theirs.matrix, "n": len(a), "kappa": condition(a)}
     row |= {"theirs kappa": theirs.kappas[0], "scaling": name}
     row |= {"kappa scaled": condition(scaled(a, name).w), "theirs scaled": of_scaled.get(name)}
-    row |= {"x": precision, "theirs": known}
+    row |= {"x": precision, "theirs": known[0], "their cycles": known[1]}
     each, core = (factors(a, name, update, GRID["block"]) for update in ("fp16@each", "fp16"))
     # For x in FP32, A and b are in FP32 as well.
     a, b = (v.astype(dtype).astype(float) for v in (a, problem.b))
@@ -226,7 +229,9 @@ def scaling_row(theirs, problem, name, how, known):
         ("as they count", each and (vectors(each),) * 2),
         ("rounded once", rounded_once(a, name)),
     ):
-        row[key] = [None] if pair is None else counts(a, pair, **how)
+        found = [(None, None)] if pair is None else steps_and_cycles(a, pair, **how)
+        steps, cycles = zip(*found, strict=True)
+        row |= {key: list(steps), f"cycles, {key}": low_middle(cycles)}
     row["verdict"] = verdict_scaling(row)
     return row
 

@@ -34,6 +34,7 @@ from _harness import (
     save,
     summary,
 )
+from _resumed import mark_of, of_later
 from _training_emulated import EMULATED, lines, plans
 from _training_published import beside
 
@@ -157,8 +158,8 @@ def rows_of(xp, name, a, facts, options, done=()):
         yield row
 
 
-def measure(options, path, facts, rows):
-    """Append the rows of the missing problems until the time is over.
+def measure(options, path, facts, rows, mark):
+    """Append the rows of the missing problems, each with the entries of `mark`, until the time is over.
 
     Return the names of the problems for which no time was left.
     """
@@ -183,7 +184,7 @@ def measure(options, path, facts, rows):
             continue
         facts_of_a = {"kappa": kappa, "kappa_is": what} if kappa else estimated(xp, a)
         for row in rows_of(xp, name, a, facts_of_a, options, done):
-            rows.append(row)
+            rows.append(row | mark)
             print(line(row), flush=True)
             save(path, facts, rows)
         del a
@@ -293,14 +294,6 @@ def of_types(rows):
     ]
 
 
-def of_later(rows):
-    """Return a sentence on the rows of a run that was resumed with another commit."""
-    later = {(row["solver"], row["commit"], row["date"]) for row in rows if "commit" in row}
-    return "".join(
-        f" '{solver}': commit {commit}, {date}." for solver, commit, date in sorted(later)
-    )
-
-
 def cell(row, base):
     """Return steps, seconds and speed-up as text."""
     if row is None or not row["solved"]:
@@ -377,11 +370,8 @@ def run(options, path):
     """
     facts, rows = read(path) if options.resume else (None, [])
     now = machine(options.commit) | (gpu() if options.device == "cuda" else {})
-    facts, count = facts or now, len(rows)
-    late = measure(options, path, facts, rows)
-    if facts["commit"] != now["commit"]:
-        for row in rows[count:]:
-            row |= {"commit": now["commit"], "date": now["date"]}
+    facts = facts or now
+    late = measure(options, path, facts, rows, mark_of(facts, now))
     save(path, facts, rows)
     return late
 

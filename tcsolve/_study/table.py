@@ -15,10 +15,18 @@ __all__ = ["StudyTable"]
 # The columns of a table that is printed; those of SELDOM only if a row has an entry.
 SHORT = (
     *("matrix", "n", "nnz", "kappa", "plan", "status", "reason", "steps", "inner_steps"),
-    *("backward_error", "forward_error", "growth", "seconds", "joules", "energy"),
+    *(
+        "backward_error",
+        "forward_error",
+        "growth",
+        "seconds",
+        "joules",
+        "gflops_per_watt",
+        "energy",
+    ),
     *("model", "seed", "study"),
 )
-SELDOM = ("reason", "joules", "energy")
+SELDOM = ("reason", "joules", "gflops_per_watt", "energy")
 
 
 class StudyTable:
@@ -220,7 +228,8 @@ class StudyTable:
         Returns
         -------
         list of dict
-            The keys are plan, runs, converged, crashed, median_steps (None if no run converged) and seconds.
+            The keys are plan, runs, converged, crashed, median_steps (None if no run converged), seconds,
+            and model: the arithmetic of the factors, or several, with a semicolon between them.
 
         Examples
         --------
@@ -241,6 +250,7 @@ class StudyTable:
                     "crashed": sum(row["status"] == CRASHED for row in runs),
                     "median_steps": float(np.median([r["steps"] for r in good])) if good else None,
                     "seconds": sum(row.get("seconds") or 0.0 for row in runs),
+                    "model": "; ".join(dict.fromkeys(filter(None, (r.get("model") for r in runs)))),
                 }
             )
         return found

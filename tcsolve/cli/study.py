@@ -104,7 +104,9 @@ def _study(args):
     if args.pictures:
         _draw(table, args.pictures, args.form)
     tell(
-        as_markdown(table.summary(), ("plan", "runs", "converged", "median_steps", "seconds")),
+        as_markdown(
+            table.summary(), ("plan", "runs", "converged", "median_steps", "seconds", "model")
+        ),
         sys.stdout,
     )
     for row in table.rows:

@@ -135,14 +135,20 @@ def test_rows_of_a_resumed_run_keep_their_commit(training, monkeypatch, tmp_path
     path, problem = tmp_path / "t.json", ["--problem", "type 4:40", "--repeats", "1"]
     run(training, monkeypatch, path, *problem, "--commit", "earlier")
     known = json.loads(path.read_text())
-    first, *_, last = known["rows"]
+    first, second, *_, last = known["rows"]
+    # One row is missing, and one lacks its energy, so that it is measured again.
+    del second["energy"]
     path.write_text(json.dumps(known | {"rows": known["rows"][:-1]}))
 
     rows = run(training, monkeypatch, path, *problem, "--resume", "--commit", "later")
 
     assert json.loads(path.read_text())["machine"]["commit"] == "earlier"
-    assert rows[0] == first and rows[-1]["commit"] == "later"
-    assert f"'{last['solver']}': commit later, " in path.with_suffix(".md").read_text()
+    assert rows[0] == first
+    assert {r["solver"] for r in rows if "commit" in r} == {second["solver"], last["solver"]}
+    text = path.with_suffix(".md").read_text()
+    for row in (second, last):
+        assert f"'{row['solver']}': commit later, " in text
+    assert text.count(f", for {first['problem']}.") == 2
 
 
 @pytest.mark.parametrize(("kind", "n"), [("type 2", 150), ("type 4", 300), ("poisson", 144)])
