@@ -100,7 +100,7 @@ def expand_cases(given, folder=None, scratch=None):
         given = [given]
     if not isinstance(given, list | tuple | Mapping):
         given = [given]
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and given:
         return _arrays(given, scratch)
     found = {}
     for item in given:

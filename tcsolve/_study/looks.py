@@ -164,7 +164,7 @@ def _usual(key, found, row):
 def _parted(words, most):
     """Return lists of at most `most` plans; plans that differ only in the update stay together.
 
-    Plans of one list differ in one more field, if this does not take many more lists.
+    If this does not take many more lists, plans of one list differ in one more field, or have one method.
     """
     if len(words) <= most:
         return [list(words)]
@@ -172,12 +172,16 @@ def _parted(words, most):
     for plan, found in words.items():
         rest = tuple((key, word) for key, word in found.items() if key != "update")
         blocks.setdefault(rest, []).append(plan)
-    alike = _packed(blocks, most, 1)
-    return alike if len(alike) <= -(-len(words) // most) + 1 else _packed(blocks, most, None)
+    enough = -(-len(words) // most) + 1
+    for fits in (_is_near, _is_of_one_method):
+        parts = _packed(blocks, most, fits)
+        if len(parts) <= enough:
+            return parts
+    return _packed(blocks, most, lambda one, other: True)
 
 
-def _packed(blocks, most, apart):
-    """Put blocks of plans into lists; those of a list differ in at most `apart` fields, if it is given."""
+def _packed(blocks, most, fits):
+    """Put blocks of plans into lists; fits(one, other) tells whether two blocks may be in one list."""
     parts = []
     for rest, block in blocks.items():
         for start in range(0, len(block), most):
@@ -185,8 +189,7 @@ def _packed(blocks, most, apart):
             fitting = (
                 (rests, plans)
                 for rests, plans in parts
-                if len(plans) + len(piece) <= most
-                and (apart is None or all(_apart(rest, r) <= apart for r in rests))
+                if len(plans) + len(piece) <= most and all(fits(rest, r) for r in rests)
             )
             rests, plans = next(fitting, ([], []))
             if not plans:
@@ -196,9 +199,13 @@ def _packed(blocks, most, apart):
     return [plans for _, plans in parts]
 
 
-def _apart(one, other):
-    """Return the number of fields in which two tuples of (field, word) differ."""
-    return len({field for field, _ in set(one) ^ set(other)})
+def _is_near(one, other):
+    """Tell whether two tuples of (field, word) differ in at most one field."""
+    return len({field for field, _ in set(one) ^ set(other)}) <= 1
+
+
+def _is_of_one_method(one, other):
+    return dict(one).get("method") == dict(other).get("method")
 
 
 def _common(words):

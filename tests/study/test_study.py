@@ -396,6 +396,7 @@ def test_a_name_that_no_matrix_has_is_refused_before_the_first_run(collection, t
     "arguments, told",
     [
         (dict(matrices=[], plans="fp16"), "no matrices are given"),
+        (dict(matrices={}, plans="fp16"), "no matrices are given"),
         (dict(matrices="gen:gauss:n=4"), "no plans are given"),
         (dict(matrices="gen:gauss:n=4", plans="fp8"), "update is 'fp8', needs one of"),
         (dict(matrices="gen:gauss:n=4", plans=[3]), "the plan is 3; it must be a name"),

@@ -251,6 +251,21 @@ def test_many_plans_are_parted_into_groups_that_can_be_told_apart():
     assert len(colours) == 1  # one update has one colour in all panels
 
 
+def test_plans_of_several_methods_and_fields_are_parted_by_their_methods():
+    plans = [
+        f"{u} {m} block=16 scale={s}"
+        for u in ("fp16", "bf16", "fp32")
+        for m in ("ir", "gmres", "fgmres")
+        for s in ("yes", "no")
+    ]
+    plans += [f"{u} cg scale={s} preconditioner=factors" for u in ("fp16", "fp32") for s in "yn"]
+    groups = groups_of([{"plan": plan} for plan in [*plans, "fp64 ir residual=double-double"]])
+    for group in groups:
+        methods = {plan.split()[1] for plan in group.looks}
+        assert len(methods) == 1 and group.title.startswith(methods.pop())
+    assert len(groups) == 4
+
+
 @pytest.mark.parametrize("updates", [1, 2, 20])
 def test_groups_of_any_plans_have_curves_that_differ(updates):
     plans = [f"fp{i} max_steps={k}" for i in range(updates) for k in range(24 // updates)]
