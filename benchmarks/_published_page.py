@@ -48,7 +48,8 @@ def page(name, facts, rows):
         f"{len(rows)} rows: {agreeing} agree{'' if name in ALLOWED else ' (within two steps or a fifth)'}, "
         f"{len(rows) - agreeing - unexplained} differ for the reason that is given; not explained: "
         f"{unexplained}.{ALLOWED.get(name, '')} A dash means no convergence, or not run."
-        + of_medians(rows),
+        + of_medians(rows)
+        + of_cycles(rows),
         "",
         *table(columns, rows, functools.partial(cell, digits=DIGITS.get(name, 1))),
         "",
@@ -96,6 +97,17 @@ def of_medians(rows):
         inside = sum(within(row[key], row["theirs"]) for row in rows)
         text += f" In the column '{key}' the median agrees with their count in {agreeing} rows, and their "
         text += f"count is within the range in {inside} rows."
+    return text
+
+
+def of_cycles(rows):
+    """Return a sentence on each column of cycles."""
+    text = ""
+    for key in (key for key in rows[0] if key.startswith("cycles, ")):
+        pairs = [(row[key], row["their cycles"]) for row in rows]
+        same = sum(ours == theirs for ours, theirs in pairs)
+        near = sum(None not in pair and abs(pair[0] - pair[1]) == 1 for pair in pairs)
+        text += f" In the column '{key}' the number is theirs in {same} rows, and one more or less in {near}."
     return text
 
 
