@@ -164,7 +164,7 @@ tcs_solve_cholesky(
         }
         __syncthreads();
         const double inf = norm_of(factors, n);
-        factors.broken = abs(factors.factor<WARPS>(room.broken));
+        factors.broken = max(0, factors.factor<WARPS>(room.broken));  // x is NaN if this number is negative
         factors.solve_upper(tiles);
         const Limits limits = {kind, bound, least, safe, agrees};
         judge_answers(
