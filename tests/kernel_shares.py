@@ -53,6 +53,8 @@ MEASURED = {
     ],
     "lower_solve": [("lower_solve", "sm_90a", shape.defines) for shape in LOWER_SHAPES],
 }
+# Machine code that is not optimized is compiled in a third of the time.
+QUICK = ("--Ofast-compile=max",)
 # Macros that are numbers of bytes or of matrices, which follow from the others.
 FOLLOWING = {"COUNT", "SHARED_BYTES"}
 
@@ -117,23 +119,33 @@ def shared_out(name):
     return shares
 
 
-def jobs(every):
-    """Yield (kernel, architecture, macro set): first those that tests measure, then the others backwards.
+def flags_of(name, arch):
+    """Return the options of the compiler for each macro set of a share: only the first one is optimized."""
+    return [QUICK if place else () for place, _ in enumerate(shared_out(name)[arch])]
 
-    The tests take the others from the first one on.
+
+def jobs(every):
+    """Yield (kernel, architecture, macro set, options of the compiler).
+
+    First come those that tests measure, then the others backwards.  The tests take the others from the first
+    one on.
     """
     for name, arch, macros in itertools.chain(*MEASURED.values()):
-        yield name, arch, tuple(sorted(macros.items()))
+        yield name, arch, tuple(sorted(macros.items())), ()
     cases = [(name, arch) for name in KERNELS for arch in ARCHS if compiler.supported(name, arch)]
     for name, arch in reversed(cases):
-        variants = [tuple(sorted(v.items())) for v in KERNELS[name].variants_for(arch)]
-        for macros in reversed(variants if every else shared_out(name)[arch]):
-            yield name, arch, macros
+        if every:
+            variants = [tuple(sorted(v.items())) for v in KERNELS[name].variants_for(arch)]
+            some = [(macros, ()) for macros in variants]
+        else:
+            some = list(zip(shared_out(name)[arch], flags_of(name, arch), strict=True))
+        for macros, flags in reversed(some):
+            yield name, arch, macros, flags
 
 
 def main(every):
-    for job in jobs(every):
-        compiler.compile_cubin(*job)
+    for *kernel, flags in jobs(every):
+        compiler.compile_cubin(*kernel, flags=flags)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ struct Operand {
         constexpr int STEP = 16 * THREADS, ROWS_A_STEP = STEP / ROW_BYTES;
         const int mine = 16 * threadIdx.x;
         if constexpr (WHOLE && STEP % ROW_BYTES == 0 && (MIXED == 1 || (ROWS % 8 == 0 && ROWS_A_STEP % 8 == 0))) {
-            // After the rows of one step the permutation repeats, so that the places of a thread are a constant apart.
+            // The permutation repeats after STEP bytes, so consecutive places of a thread have a constant distance.
             char* const to = stage + place(mine / ROW_BYTES, mine % ROW_BYTES);
             constexpr bool ALL = BRIEF && COUNT == 1 && ROWS * ROW_BYTES % STEP == 0;
             #pragma unroll

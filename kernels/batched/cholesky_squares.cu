@@ -11,9 +11,9 @@
 //              is null, the triangle that is not read is not looked at.
 //       Grid count rows (rows + 1) / 2, block 256.
 //   tcs_factor_square  step j: factors square (j, j) of each matrix, and updates other columns of squares.
-//       Column c of squares is updated by column c - 1 of L in step c, and by up to `period` columns of L at a time in
-//       steps c - 1, c - 1 - period, ...  So a square is loaded once for `period` columns, and the steps take similar
-//       times.
+//       In steps ..., c - 1 - period, c - 1, column c of squares is updated by the last `period` columns of L before
+//       the step (fewer at the start), and in step c by column c - 1 of L.  So a square is loaded once for `period`
+//       columns, and the steps take similar times.
 //       info   int[count]: becomes the first step, from 1 on, whose pivot is zero or negative; or 0.  A subnormal pivot
 //              makes the rest of L NaN.
 //       others the number of squares of a matrix that the step updates, besides square (j, j).
@@ -179,7 +179,8 @@ tcs_pack_squares(
 
 // Updates the square that a block has in step j.
 __device__ __forceinline__ void update_square(double* room, const Squares& l, int block, int rows, int j, int period) {
-    int column = j, below = rows - 1 - j;  // of the diagonal of this column, only another block has a square
+    // `below` counts the squares of the column for these blocks; square (j, j) belongs to another block.
+    int column = j, below = rows - 1 - j;
     for (; block >= below; below = rows - column) {
         block -= below, column += column == j ? 1 : period;
     }

@@ -16,7 +16,7 @@
 // Dense results are stored from registers in runs of 2 or 4.  If the length of a row is not a multiple of a run, they
 // are gathered in shared memory and stored as one run of bytes.
 //
-// With STORE 1 and rows of whole 16-byte words, a (b) starts on a 16-byte boundary.
+// With STORE_A (STORE_B) 1 and rows of whole 16-byte words, a (b) starts on a 16-byte boundary.
 // Grid: any number of blocks, but with BRIEF one block for every COUNT products; block THREADS; dynamic shared memory
 // SHARED_BYTES.
 // Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), THREADS, COUNT, HEIGHT, STAGES, SHARED_BYTES, T_IN (fp16, bf16,
@@ -31,8 +31,8 @@
 //
 // With one stage, the copies of a block wait for its products, while other blocks on the multiprocessor work.
 //
-// Rounding and scaling are as in gemm.cuh, with scales that are found in registers.  One sum on the tensor cores runs
-// along all of k, small products first.
+// Rounding and scaling are as in gemm.cuh, with scales that are found in registers.  One sum on the tensor cores takes
+// all of k: first the products with a rounding error of an operand, then those of the rounded operands.
 
 #include "batched/batched_fragment.cuh"
 #include "batched/batched_operand.cuh"

@@ -3,7 +3,7 @@
 //   board  double[SEEN + 4 + 2 k][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the largest
 //          ||y_p||_1 over the last `probes` rows y_p of y, info, max |b - A x| of each column, and max |x| of each.  A
 //          norm or size that is computed from a NaN is NaN; info and the numbers of `tell` never are.  Zero before the
-//          launch, but the numbers of `tell` may be those of an earlier look at A; they only become larger.
+//          launch, but the numbers of `tell` may be those of an earlier read of A; they only become larger.
 //   a      count matrices n x n, T_A, or pairs of T_A if COMPLEX, entry (s, i, j) at s a_step + i a_row + j a_col
 //          (steps count entries).
 //   below, above, mirror  how a is read, see reading.cuh; mirror is 0 unless `hermitian`.
@@ -14,8 +14,9 @@
 //   info   int[count], or null for 0.
 //   r      double (or pairs) [count][k][n], contiguous: becomes b - A x; or null.
 //
-//   hermitian  A is Hermitian, so ||A||_1 = ||A||_inf.  `board` has the numbers of `tell` of an earlier look at a, and
-//           is not told them again.  Both triangles of a are used if they agree exactly, according to these numbers.
+//   hermitian  A is Hermitian, so ||A||_1 = ||A||_inf.  The numbers of `tell` in `board` come from an earlier read of
+//           a, and are not computed again.  Both triangles of a are used if they agree exactly, according to these
+//           numbers.
 //   each    rows of a warp.
 //
 // Grid count (1 + ceil(k / 4) ceil(n / (8 each)) + ceil(n / 32)), block 256: for each system one block for y, then for

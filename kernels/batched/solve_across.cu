@@ -4,7 +4,8 @@
 //          random vectors (probe.cuh).
 //   info   [count]: 0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be
 //          used.  If A holds NaN or Inf, y is not finite.
-//   room   memory for count (n + n % 2) MOST + 1 entries, double or pairs; all its bits are ones before the launch.
+//   room   memory for count (n + n % 2) MOST + 1 entries, double or pairs; the last one counts the blocks that have
+//          started.  All its bits are ones before the launch.
 //   a, b   T_A, or pairs; entry (s, i, j) of a is at s a_step + i a_row + j a_col, and (s, i, c) of b is at s b_step +
 //          i b_row + c b_col.
 //   kind   GENERAL, with partial pivoting; else step j takes row j.
@@ -15,11 +16,11 @@
 // rows of earlier pivots are updated too, the right-hand sides become the solutions times the pivots, without a back
 // substitution.  Rows are not moved.
 //
-// Before a number in `room` is written, all its bits are ones.  Afterwards no part of it has an upper half of all ones,
-// so no flags are needed.  A block takes its columns when it starts, and waits only for blocks of the same system with
-// columns to the left, which have started before.  So some block can always go on, also if the device has no room for
-// all of them.  The first block of each system starts first, then the second of each: then the blocks of a long stack
-// do not wait for each other.
+// Before a number in `room` is written, all its bits are ones.  Afterwards the upper 32 bits of its real part, and of
+// its imaginary part, are not all ones, so no flags are needed.  A block takes its columns when it starts, and waits
+// only for blocks of the same system with columns to the left, which have started before.  So some block can always go
+// on, also if the device has no room for all of them.  The first block of each system starts first, then the second of
+// each: then the blocks of a long stack do not wait for each other.
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.

@@ -5,7 +5,7 @@
 //   share     right-hand sides that a block takes; fewer than SLOTS = 2 ACROSS.
 //   x         [count][n][columns].
 //   board     its last rows are max |b - A x| for each right-hand side, then max |x| for each.
-//   doubt     if it is given, `doubtful` and the board may be given only if share = columns.
+//   doubt     may be given together with `doubtful` or the board only if share = columns.
 //
 // The matrix stays in shared memory for the residual.  Its rows and SLOTS right-hand sides, of which some are random
 // vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r, TALL = THREADS / ACROSS; pair c of a
@@ -344,7 +344,7 @@ tcs_solve_jordan(
     Measured found = {inf, one, 0.0, 0.0};
     double of_inverse = 0;
     const auto nothing = [](int, Number) {};
-    int job = -1;  // the answer that is corrected; from k on, part job - k of the columns of A^-1
+    int job = -1;  // -1: all answers; then the answer that is corrected; from k on, part job - k of the columns of A^-1
     const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };
     const auto of_b = [&](int i) { return side(i, job); };
     #pragma unroll 1

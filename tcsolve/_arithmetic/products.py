@@ -165,7 +165,10 @@ class Product:
 
     @property
     def accumulator(self):
-        """Dtype of the sums.  By default the result has it too, or float64 if the operands are float64."""
+        """Dtype of the sums.
+
+        By default it is also that of the result, unless the operands are float64: then the result is float64.
+        """
         return {"int8": "int32", "fp64": "float64"}.get(self.precision, "float32")
 
     def swapped(self):

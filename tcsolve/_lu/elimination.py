@@ -41,7 +41,8 @@ def factor_blocked(ops, w, update, block=None, look_ahead=True, dominant=False):
         with and without it.
     dominant : bool
         Whether A is expected to be diagonally dominant by rows, with its pivots on the diagonal.  This
-        changes the speed and the rounding.  If A is not dominant, the factors may be `misled`.
+        changes the speed and the rounding.  If A is not dominant, the factors may be unusable
+        (`BlockedFactors.misled`).
 
     Returns
     -------
@@ -211,8 +212,8 @@ class _Panel:
 
     A square panel has only the first stop - start of these rows, and its pivots are searched only there.  The
     block of L below it is the product A U11**-1.  If an entry of this block is larger than one, the factors
-    are `misled`.  Otherwise every pivot was the largest entry of its whole column, up to the rounding of the
-    product.
+    must not be used (`misled`).  Otherwise every pivot was the largest entry of its whole column, up to the
+    rounding of the product.
 
     Attributes
     ----------

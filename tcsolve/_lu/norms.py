@@ -339,7 +339,10 @@ def _climb(ops, v, solve, solve_adjoint, found):
 
 
 def _beginning(xp):
-    """Return the initial state for `Ops.steepest`: no index yet, and active."""
+    """Return the initial state for `Ops.steepest`: (-1, 1).
+
+    -1 is no index, so the first index counts as new.  With 1, the first vector of signs is not zero.
+    """
     return xp.arange(-1.0, 3.0, 2.0)
 
 

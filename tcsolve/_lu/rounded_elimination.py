@@ -13,8 +13,8 @@ from tcsolve._lu.factors import NO_BAD_PIVOT, BlockedFactors
 __all__ = ["factor_rounded"]
 
 # The largest entry is scaled to between 2**-(ROOM + 2) and 2**-(ROOM + 1) of the largest number, so that the
-# entries may grow.  N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551, take
-# 0.1.
+# entries may grow.  N. J. Higham, S. Pranesh, M. Zounon, SIAM J. Sci. Comput. 41 (2019), A2536-A2551,
+# scale it to 0.1 of the largest number.
 ROOM = 4
 
 

@@ -110,8 +110,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
             h = h + s
         length = xp.linalg.norm(w, axis=1)
         unit = v.append(w / xp.where(length > 0, length, 1.0)[:, None])
-        # Wait for the device.  Apart from this, a step waits only if `Ops.product` checks its result, as for
-        # many columns.
+        # Wait for the device.  Apart from this, a step waits only if `Ops.product` checks its result, which
+        # it does for many columns.
         h, length, found = ops.host(h[:, : j + 1], length, xp.linalg.norm(found, axis=1))
         # Apply the old Givens rotations to the new column, and find the next one.
         triangle.append(np.asarray(h), np.asarray(length), lost * np.asarray(found))

@@ -2,8 +2,8 @@
 
 Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
 preconditioner.  A plan may ask for one of them alone, or for GMRES with left preconditioning, or for
-conjugate gradients.  All right-hand sides are refined at once.  A right-hand side that has met the bound with
-some margin is not changed again.
+conjugate gradients.  All right-hand sides are refined at once.  If the x of a right-hand side meets the bound
+with some margin, this x is not changed again.
 """
 
 import math
@@ -192,7 +192,7 @@ def refine_columns(
     preconditioned operator of moderate condition [1]_.
 
     This limit holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in
-    the precision u_f have no correct digit.  Then the preconditioner is another one in each step, and
+    the precision u_f have no correct digit.  Then the preconditioner changes from step to step, and
     the rounding errors of the correction may exceed the residual; `precise` avoids that.
 
     References

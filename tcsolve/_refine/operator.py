@@ -64,7 +64,7 @@ def measure(ops, operator, x, b):
     """
     xp = ops.xp
     # This waits for the device.  A step waits again only if there is a scaling or an outer system, or if
-    # `Ops.product` checks its result, as for many columns.
+    # `Ops.product` checks its result, which it does for many columns.
     r, residual, size = operator.residual(ops, x, b)
     error = quotient(residual, operator.norm, size)
     if operator.row is not None:

@@ -18,6 +18,7 @@ from kernel_shares import (
     CONDITION,
     MEASURED,
     done,
+    flags_of,
     groups_of,
     shared_out,
     values,
@@ -102,10 +103,13 @@ def test_architectures_of_a_group_compile_the_same_lines():
 @pytest.mark.nvrtc
 @pytest.mark.parametrize("name, arch", CASES)
 def test_kernel_compiles(name, arch, nvrtc):
+    def cubin(defines, flags):
+        return compiler.compile_cubin(name, arch, defines, flags=flags)
+
     macros = shared_out(name)[arch]
     # NVRTC holds no lock of Python's, and takes most of the time of all tests.
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        cubins = list(pool.map(functools.partial(compiler.compile_cubin, name, arch), macros))
+        cubins = list(pool.map(cubin, macros, flags_of(name, arch)))
     assert len(cubins) == len(macros) > 0
     for cubin in cubins:
         for entry in KERNELS[name].entries:

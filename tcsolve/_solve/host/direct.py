@@ -87,8 +87,8 @@ def solve_directly(a, b, way, request, tried=None):
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
     if way.plan:
-        # `solve` and `solve_ex` must give the same x.  So use the lower bound of rcond, which both know, if
-        # there is one.
+        # `solve` and `solve_ex` must give the same x, but `solve` may have no estimate of rcond.  So use the
+        # lower bound of rcond, which is computed in both, if there is one.
         known = problem.least or rcond
         found = _refined_by_plan(problem, factors, way.plan, known, watched=request.estimate)
     else:
@@ -101,7 +101,8 @@ def solve_directly(a, b, way, request, tried=None):
     rcond = min(rcond, 1.0) if math.isfinite(rcond) else 0.0
     status = Status.CONVERGED_AFTER_FALLBACK if tried else Status.CONVERGED
     status = status if rcond >= EPS[request.dtype.char] else Status.ILL_CONDITIONED
-    history = (*history[:-1], (steps, error, False))  # the last point has all steps
+    # The last point gets the total number of steps and the errors of the returned x.
+    history = (*history[:-1], (steps, error, False))
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
         status=Status.OVERFLOW if overflows else status,
@@ -126,7 +127,7 @@ def solve_directly(a, b, way, request, tried=None):
 class _Problem(NamedTuple):
     """A system in FP64, with A scaled to near 1 if it has extreme entries, and what is known of its norms."""
 
-    matrix: np.ndarray  # A 2**-exponent
+    matrix: np.ndarray
     band: Any  # its `Band`, or None
     rhs: np.ndarray  # (n, k), not scaled
     dtype: np.dtype  # of the answer
@@ -137,6 +138,7 @@ class _Problem(NamedTuple):
     is_bound: bool  # whether it is only an upper bound
     least: float  # a lower bound of rcond, or 0
     ordinary: bool  # whether the entries are not extreme
+    # `matrix` is A 2**-exponent.  The exponent is 0 if the entries are not extreme, or if bits would be lost.
     exponent: int
 
     @classmethod

@@ -24,8 +24,8 @@ FEW = 24
 def vectors(n, char):
     """Return (g, limit) for answers of a dtype, by its char: g has shape (n, number of vectors).
 
-    If ``||A|| ||A**-1 g||`` in infinity norms is below the limit for all g, rcond is taken to be above eps;
-    the module says how seldom this is wrong.
+    If ``||A|| ||A**-1 g||`` in infinity norms is below the limit for all g, rcond is taken to be above eps.
+    The docstring of the module bounds the probability that this is wrong.
     """
     count, margin = VECTORS[char in "fF"]
     g = np.random.default_rng(0).standard_normal((n, count))

@@ -16,8 +16,9 @@ __all__ = ["ConditionEstimate"]
 # Factors of roundoff u show condition numbers up to about 1 / u.  An estimate of rcond above u / TRUST is
 # nearly always right.
 TRUST = 0.1
-# Below that, and if the roundoff of the factors is below FINE, an estimate is trusted if `Condition.doubt` is
-# small.  DOUBTED has pairs (largest n, largest doubt); rounding errors, and so the doubt, grow with n.
+# Below that, and if the roundoff of the factors is below FINE, an estimate is trusted if a test of the solves
+# with A gives a small number: `doubt` of `_lu.norms.Condition`.  DOUBTED has pairs (largest n, largest
+# doubt).  Rounding errors grow with n, and so does the doubt.
 FINE, DOUBTED = 2.0**-15, ((16384, 0.1), (math.inf, 0.3))
 # Sampled estimates are good to a factor of sqrt(n).  Below this multiple of epsilon the next rung decides.
 NEAR_SINGULAR = 1000
@@ -63,9 +64,9 @@ class ConditionEstimate:
     def begin(self, count):
         """If an estimate is needed, start its solves, which run during the refinement.
 
-        With one right-hand side (`count`), the products with A that test the estimate (`hold`) may run during
-        the refinement, too.  With more, they do not: they and the refinement would use one cuBLAS handle in
-        two streams.  Then cuBLAS might not give the same bits each time.
+        With one right-hand side (`count`), the products with A that test the estimate (`_lu.norms.hold`) may
+        run during the refinement, too.  With more, they do not: they and the refinement would use one cuBLAS
+        handle in two streams.  Then cuBLAS might not give the same bits each time.
         """
         ladder, system = self.ladder, self.ladder.system
         if self.least or self._is_known or ladder.is_busy:

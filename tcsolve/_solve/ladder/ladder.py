@@ -57,7 +57,7 @@ class Ladder:
         self.rates = rates
         self.rung, self.rungs, self.made, self.fell_back = None, (), 0, False
         self._misled = False
-        self._wide = None  # the rung with its factors in FP64, once it was needed
+        self._wide = None  # the rung with its factors converted to FP64; None until it is needed
         self._begun = None  # waits for work that was started with the factors of the rung
         self._copy = None  # of A, from the survey, until it is factored
 

@@ -128,7 +128,7 @@ class HostLoop:
         self._near = near if self._is_small else 0.0
         self._sized = sized
         self._ahead, self._watched = ahead if self._is_small else 0, watched
-        self._times = None  # the function (x, b) -> b - A x, once it was needed
+        self._times = None  # the function (x, b) -> b - A x; None until it is needed
 
     def _in_fp64(self, x, b):
         """Return b - A x in FP64."""
@@ -197,7 +197,7 @@ class HostLoop:
         return None, errors
 
     def _corrected_ahead(self, x, b, size, count):
-        """Return x after `count` corrections, and the history before them if it is watched, else [].
+        """Return x after `count` corrections, and (steps, errors) before each of them if `watched`, else [].
 
         No error decides about these corrections.
         """

@@ -22,8 +22,9 @@ from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["Solve"]
 
-# A rung that may be too low for many columns is first tried for about n / COLUMNS_TRIED of them.  It stays if
-# these need at most FEW_STEPS corrections, even if another rung is predicted to take less time.
+# Factors that may be too coarse for many columns are first tried for about n / COLUMNS_TRIED of them.  They
+# are kept if these columns converge in FEW_STEPS corrections, or in as many as take less time than the next
+# rung.
 COLUMNS_TRIED, FEW_STEPS = 64, 2
 EPS = 2.0**-52
 
@@ -128,7 +129,8 @@ class Solve:
         ladder.note_bytes(len(steps), 0)
         made, rcond = ladder.made, self.condition.least or self.condition.rcond()
         ladder.phases.lap("rcond", mark)
-        if ladder.made != made and ladder.is_singular:  # as the factors of the next rung show
+        # The estimate of rcond may have factored again, and these factors may show that A is singular.
+        if ladder.made != made and ladder.is_singular:
             return None
         return Solution(
             x=np.ascontiguousarray(x.reshape(b.shape)),

@@ -24,7 +24,7 @@ def spread(point, good):
 
 
 def ended(history, rung, steps, error):
-    """Return the history with a last point that has all steps and the errors of the answer.
+    """Return the history with a last point that has the total number of steps and the errors of the answer.
 
     These errors differ from those of the loop if the loop has measured a scaled system, or x before it was
     rounded.  Then this point is appended, and the points of the loop stay as they are.

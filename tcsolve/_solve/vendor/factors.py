@@ -54,7 +54,8 @@ class InParts:
         starts = np.cumsum([0, *(some.size for some in numbers if some.size)])
         return InParts(self._xp, parts, starts)
 
-    # A module cannot be copied or pickled.  Only factors on the host are copied, so the module is NumPy.
+    # `_xp` is a module, which cannot be copied or pickled.  Only factors on the host are copied, so it is
+    # NumPy.
 
     def __getstate__(self):
         return {name: value for name, value in vars(self).items() if name != "_xp"}

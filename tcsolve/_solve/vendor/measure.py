@@ -94,8 +94,8 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has the matrices that its structure describes, or triangles that `measure_large` measures, but no
-    other matrices under a band.
+    Unless they are triangles for `measure_large`, the matrices of `system` have all entries that its
+    structure describes, and no band.
     `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
     those of the random vectors and of the factors stay zero.
     """

@@ -86,7 +86,8 @@ def _form_of(of_a, of_b, char, assume_a, lower):
         return None
     structure, vector = STRUCTURES[assume_a], len(of_a) == 2 and len(of_b) == 1
     kind, m, k = kind_of(structure), math.prod(of_a[:-2]), 1 if vector else of_b[-1]
-    # A negative 1 x 1 matrix is an error in a stack of several, but not alone.
+    # For 'positive definite', a negative 1 x 1 matrix is an error only in a stack of several.  The general
+    # code decides this.
     if (n == 1 and (kind == "positive definite" or m == 1)) or 0 in (m, k):
         return None
     if of_b != (*of_a[:-1], *(() if vector else (k,))):

@@ -274,7 +274,10 @@ class StackLU:
         return self._lu.nbytes + (0 if self._pivots is None else self._pivots.nbytes)
 
     def diagonal(self):
-        """Return the pivots (m, n) and the signs of the permutations (m,); not for factors from `taken`."""
+        """Return the pivots (m, n) and the signs of the permutations (m,).
+
+        Not for a result of `taken`: its array still has all matrices.
+        """
         return cupy.diagonal(self._lu, axis1=1, axis2=2), _signs(self._pivots)
 
     def taken(self, which):

@@ -101,7 +101,9 @@ class Repeated:
         try:
             self.split((*zip(SPLIT_A, of_a, strict=True), *zip(SPLIT_B, of_b, strict=True)))
         except driver.CUDADriverError as error:
-            if error.status in cluster_launch.TOO_LARGE:  # in a green context, perhaps
+            # A launch of this shape has succeeded before, but a green context may be too small for it.  Then
+            # the caller chooses the launches anew.
+            if error.status in cluster_launch.TOO_LARGE:
                 return None
             raise
         hi_a, lo_a, hi_b, lo_b = self.parts

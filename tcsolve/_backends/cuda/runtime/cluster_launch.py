@@ -156,7 +156,10 @@ def in_force():
 
 @contextlib.contextmanager
 def answered_by(clusters):
-    """Let launches inside, in all threads, use other `Clusters`, to simulate a device with fewer of them."""
+    """Let launches in the with block, in all threads, use other `Clusters`.
+
+    So a device with fewer clusters can be simulated.
+    """
     global _in_force
     before, _in_force = _in_force, clusters
     try:

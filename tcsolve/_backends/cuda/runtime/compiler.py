@@ -108,7 +108,7 @@ def headers():
     return paths, tuple(files()[path].read_text("utf-8") for path in paths)
 
 
-def compile_cubin(name, arch, defines=(), missing=None):
+def compile_cubin(name, arch, defines=(), missing=None, flags=()):
     """Compile <name>.cu for `arch`, or read it from the cache; this needs NVRTC but no device.
 
     Parameters
@@ -121,6 +121,8 @@ def compile_cubin(name, arch, defines=(), missing=None):
         Preprocessor macros.
     missing : callable, optional
         missing(arch) is called before compiling, if the cache does not have the cubin.
+    flags : tuple of str
+        More options of NVRTC.
 
     Returns
     -------
@@ -132,7 +134,7 @@ def compile_cubin(name, arch, defines=(), missing=None):
     KernelCompileError
         The source does not compile.  The error has the kernel, the options and the log of the compiler.
     """
-    options = _options(arch, defines)
+    options = _options(arch, defines) + flags
     path = _path(name, options)
     cubin = cubin_cache.read(path)
     if cubin is None:

@@ -127,7 +127,7 @@ def _lane():
 
 @contextlib.contextmanager
 def lane(number):
-    """Let calls inside use another lane, which may run at the same time as other lanes."""
+    """Let calls in the with block use another lane, which may run at the same time as other lanes."""
     before, _local.lane = _lane(), number
     try:
         yield
@@ -137,7 +137,7 @@ def lane(number):
 
 @contextlib.contextmanager
 def recorded(workspace, words, used):
-    """Make the calls inside recordable in a CUDA graph.
+    """Let a CUDA graph record the calls in the with block.
 
     workspace(lane) returns the workspace of a handle, and words(lane) the memory for `zeros`.  The handles
     that are used are added to the set `used`; they must exist as long as the graph.

@@ -11,7 +11,7 @@ counters = []
 
 @contextlib.contextmanager
 def counted():
-    """Yield a Counter of the launches inside, in all threads: {entry of a kernel: number}.
+    """Yield a Counter of the launches in the with block, in all threads: {entry of a kernel: number}.
 
     A launch that is recorded in a graph counts once.  A replay of the graph does not count.
     """

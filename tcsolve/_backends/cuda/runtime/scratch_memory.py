@@ -63,7 +63,7 @@ def in_order_of(main, body):
 
 @contextlib.contextmanager
 def results():
-    """Let allocations inside come from the allocator that was in force outside of `in_order_of`.
+    """Let allocations in the with block use the allocator that was in force outside of `in_order_of`.
 
     Scratch memory that is no longer used is given back first, so the current stream, `main`, must have waited
     for the work that used it.

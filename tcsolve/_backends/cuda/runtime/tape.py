@@ -235,7 +235,7 @@ class _Reel:
 
     @contextlib.contextmanager
     def memory(self):
-        """Let allocations inside come from the pool, also the workspaces of cuBLAS."""
+        """Let allocations in the with block come from the pool, also the workspaces of cuBLAS."""
         with (
             cupy.cuda.using_allocator(self.pool.malloc),
             cublas_calls.recorded(self._workspace, self._words_of, self._handles),
