@@ -194,7 +194,7 @@ def test_the_pair_keeps_the_matrix():
     assert np.allclose(a @ x, 1)
 
 
-@fact("A large LU is computed twice if you look at it.")
+@fact("A large LU is computed twice if you unpack or index the tuple.")
 def test_a_large_lu_is_computed_twice_if_you_look_at_it():
     factors = tcsolve.lu_factor(gauss(LARGE))
     assert factors.factorization.precision == "fp32"
@@ -203,7 +203,7 @@ def test_a_large_lu_is_computed_twice_if_you_look_at_it():
     assert np.array_equal(lu, expected[0]) and np.array_equal(piv, expected[1])
 
 
-@fact("Factors in FP32 answer in FP64.")
+@fact("FP32 factors give FP64 answers.")
 def test_factors_in_fp32_answer_in_fp64():
     a, b = gauss(60).astype(np.float32), np.ones(60)
     errors = [
