@@ -120,8 +120,14 @@ def shared_out(name):
 
 
 def flags_of(name, arch):
-    """Return the options of the compiler for each macro set of a share: only the first one is optimized."""
-    return [QUICK if place else () for place, _ in enumerate(shared_out(name)[arch])]
+    """Return the options of the compiler for each macro set of a share.
+
+    Only the first one is optimized, and only for the first architecture of a group (see `groups_of`).
+    """
+    is_first = any(archs[0] == arch for archs in groups_of(name))
+    return [
+        QUICK if place or not is_first else () for place, _ in enumerate(shared_out(name)[arch])
+    ]
 
 
 def jobs(every):
