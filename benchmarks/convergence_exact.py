@@ -18,18 +18,8 @@ from tcsolve import study
 
 HERE = Path(__file__).parent
 UPDATES, METHODS, UNIT = ("fp16", "bf16", "fp16x3"), ("ir", "fgmres", "gmres"), "@h200"
-COLUMNS = (
-    "matrix",
-    "source",
-    "n",
-    "kappa_scaled",
-    "update",
-    "method",
-    "scale",
-    "status",
-    "converged",
-)
-COLUMNS += ("steps", "backward_error", "seconds")
+COLUMNS = ("matrix", "source", "n", "kappa_scaled", "update", "method", "scale")
+COLUMNS += ("status", "converged", "steps", "backward_error", "seconds")
 
 
 def page(facts, rows):

@@ -208,10 +208,7 @@ def verdict_flushed(row):
 
 
 def scaling_row(theirs, problem, name, how, known):
-    """Return a row of the table of scalings.
-
-    `how` is one of SCALING_PRECISIONS, and `known` has their numbers of steps and of cycles.
-    """
+    """Return a row of the table; `how` is of SCALING_PRECISIONS, `known` has their steps and cycles."""
     a, (precision, dtype, tol, roundoff) = problem.a, how
     of_scaled = dict(zip(SCALINGS[2:], theirs.kappas[1:], strict=True))
     row = {"matrix": theirs.matrix, "n": len(a), "kappa": condition(a)}

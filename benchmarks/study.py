@@ -2,13 +2,13 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder
 
-runs the scripts of the CPU part, on two cores in less than an hour.  The scripts of the
+runs the scripts of the CPU part on two cores, and prints the seconds so far after each.  The scripts of the
 published counts run two at a time, each with one thread of BLAS; the others run alone, and use both cores.
 The rows of the study are kept in the folder --work, so the same command continues an interrupted run.
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder --device cuda
 
-runs the part of a GPU, in less than ten minutes.  --list only prints the commands.
+runs the part of a GPU.  --list only prints the commands.
 """
 
 import argparse

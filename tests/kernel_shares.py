@@ -53,7 +53,7 @@ MEASURED = {
     ],
     "lower_solve": [("lower_solve", "sm_90a", shape.defines) for shape in LOWER_SHAPES],
 }
-# Machine code that is not optimized is compiled in a third of the time.
+# Machine code that is not optimized is compiled in less time.
 QUICK = ("--Ofast-compile=max",)
 # Macros that are numbers of bytes or of matrices, which follow from the others.
 FOLLOWING = {"COUNT", "SHARED_BYTES"}

@@ -167,7 +167,7 @@ class Product:
     def accumulator(self):
         """Dtype of the sums.
 
-        By default it is also that of the result, unless the operands are float64: then the result is float64.
+        A product of float64 operands is float64.  Any other product has the dtype of the sums.
         """
         return {"int8": "int32", "fp64": "float64"}.get(self.precision, "float32")
 

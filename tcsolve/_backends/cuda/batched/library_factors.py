@@ -127,8 +127,8 @@ def factor_and_solve(a, kind, b, probes, *, alone=False, band=None, seen=None, c
 
 def _is_its_own_factor(a, kind):
     """Tell whether a single triangle can be used in the memory of the caller, without a copy."""
-    is_one = len(a) == 1 and kind in ("lower triangular", "upper triangular", "diagonal")
-    return is_one and a.flags.c_contiguous and a.dtype.char in "dD"
+    is_triangle = kind.endswith("triangular") or kind == "diagonal"
+    return len(a) == 1 and is_triangle and a.flags.c_contiguous and a.dtype.char in "dD"
 
 
 def _solved(a, kind, b, probes):
