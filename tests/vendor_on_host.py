@@ -141,9 +141,9 @@ class HostVendor:
     def solve_and_judge(self, a, b, kind, band, limits, *, alone=False):
         board = np.empty((9 + 2 * b.shape[2], len(a)))
         x = self.solve_at_once(a, b, kind, band, limits[0], board)
-        found = doubtful(board, b.shape[2], limits, kind in TRIANGULAR)
-        doubts, is_told = int(found.sum()), len(a) > 1 and a.shape[1] >= 16
-        return x, found if len(a) > 1 else None, doubts, board if is_told else None
+        few = np.flatnonzero(doubtful(board, b.shape[2], limits, kind in TRIANGULAR))
+        is_told = few.size and len(a) > 1 and a.shape[1] >= 16
+        return x, few, board[:, few] if is_told else None
 
     def measure_large(self, a, band, y, b, info, board, *, residuals=None, hermitian=False):
         k = b.shape[2]

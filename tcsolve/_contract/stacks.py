@@ -120,13 +120,12 @@ class Stacks(Protocol):
         """
 
     def solve_and_judge(self, a, b, kind, band, limits, *, alone=False):
-        """Return (x, which systems are doubtful, their number, the board) for a stack of small systems.
+        """Return (x, the numbers of the doubtful systems, their board) for a stack of small systems.
 
-        The arguments, except for `limits`, are those of `solve_at_once`, and x has the same bits.  x and the
-        flags, an array of bool (m,), are on the device; the number is on the host.  For a single system there
-        are no flags (None): the number tells whether it is doubtful.  The board is that of `solve_at_once`,
-        but only its entries for doubtful systems have a meaning.  It is None for a single system, and for
-        stacks of the smallest systems.
+        The arguments, except for `limits`, are those of `solve_at_once`, and x has the same bits.  x is on
+        the device.  The numbers, an increasing array of int, and the board are on the host.  The board has
+        the columns of the doubtful systems of the board of `solve_at_once`.  It is None if no system is
+        doubtful, for a single system, and for stacks of the smallest systems.
 
         A system is doubtful if A is singular or not finite, if A contradicts its structure, or if a number is
         outside of the limits.  The limits are (largest backward error, smallest 1 / (||A||_1 ||y||_1),

@@ -4,7 +4,7 @@ import numpy as np
 
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.measure import MEASURED, limits
-from tcsolve._solve.vendor.settle import settled
+from tcsolve._solve.vendor.settle import settled, settled_as_they_are
 from tcsolve._solve.vendor.system import SEEN, Part
 
 __all__ = ["PROBES", "settled_few", "solve_and_judge", "solve_at_once", "with_few"]
@@ -17,25 +17,38 @@ def solve_and_judge(ops, system):
     """Return the `Part` of a long stack that one launch solves; the host looks at the doubtful systems."""
     system = system._replace(exact=True)
     args = *system[:4], limits(system)
-    x, is_doubtful, doubts, board = ops.vendor.solve_and_judge(*args, alone=system.alone)
-    few = ops.xp.flatnonzero(is_doubtful) if doubts else ()
-    return with_few(ops, system, x, few, lambda some: _judged_again(ops, some, x, few, board))
+    found = ops.vendor.solve_and_judge(*args, alone=system.alone)
+    return with_few(ops, system, *found, Later(ops, system, PROBES))
 
 
-def settled_few(ops, system, x, few, board):
-    """Return (the doubtful systems `few` of a stack, their `Part`), from the results of `solve_and_judge`."""
-    some = system._replace(a=system.a[few], b=system.b[few])
-    of_some, factors, board = _judged_again(ops, some, x, few, board)
-    return some, settled(ops, some, of_some, factors, ops.host(board)[0])
+def settled_few(ops, system, x, few, board, factors):
+    """Return the `Part` of the systems `few`, and store their final answers in x.
 
-
-def _judged_again(ops, some, x, few, board):
-    """Return x, the factors and the board of the systems `few`; without a board they are solved again."""
-    factors = Later(ops, some, PROBES)
-    if board is not None:
-        return x[few], factors, board[:, few]
-    board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(some.a)))
-    return solve_at_once(ops, some, board), factors, board
+    Parameters
+    ----------
+    ops : Ops
+    system : System
+        All systems.
+    x : array, shape (m, n, k)
+        All answers.  If those of `few` stand, x of the result is this array.
+    few : array of int on the host
+    board : array on the host, or None
+        The measured numbers of these systems.  Without them, the systems are solved again.
+    factors : factors of all systems
+    """
+    if board is not None and (part := settled_as_they_are(system, x, board)):
+        return part
+    here = ops.xp.asarray(few)
+    some = system._replace(a=system.a[here], b=system.b[here])
+    if board is None:
+        board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(few)))
+        of_some = solve_at_once(ops, some, board)
+        (board,) = ops.host(board)
+    else:
+        of_some = x[here]
+    part = settled(ops, some, of_some, factors.taken(few), board)
+    x[here] = part.x
+    return part
 
 
 def solve_at_once(ops, system, board):
@@ -43,22 +56,12 @@ def solve_at_once(ops, system, board):
     return ops.vendor.solve_at_once(*args, alone=system.alone, exact=system.estimate)
 
 
-def with_few(ops, system, x, few, measured):
+def with_few(ops, system, x, few, board, factors):
     """Return the `Part` of a long stack; the host checks only the systems `few`, which are doubtful.
 
     For the other systems, the reported errors are the bound that they meet.  All systems, `few` included,
     report one rcond: the limit below which a system is doubtful, or the smallest rcond in `few` if that is
-    smaller.
-
-    Parameters
-    ----------
-    ops : Ops
-    system : System
-    x : array, shape (m, n, k)
-        The answers; those of `few` are replaced.
-    few : array of int on the device, or ()
-    measured : callable
-        Returns x, the factors and the board of these systems.
+    smaller.  The arguments are those of `settled_few`.
     """
     m, _, k = system.b.shape
     least, no = limits(system)[1], np.broadcast_to(np.False_, m)
@@ -66,13 +69,9 @@ def with_few(ops, system, x, few, measured):
     steps = np.broadcast_to(np.int64(0), (m, k))
     error = np.broadcast_to(np.float64(system.bound), (m, k))
     if len(few):
-        some = system._replace(a=system.a[few], b=system.b[few])
-        of_some, factors, board = measured(some)
-        found = settled(ops, some, of_some, factors, ops.host(board)[0])
-        x[few] = found.x
-        (at,) = ops.host(few)
+        found = settled_few(ops, system, x, few, board, factors)
         codes, apart, spoilt, steps, error = map(np.copy, (codes, apart, spoilt, steps, error))
-        codes[at], apart[at], spoilt[at] = found.codes, found.apart, found.spoilt
-        steps[at], error[at] = found.steps, found.error
+        codes[few], apart[few], spoilt[few] = found.codes, found.apart, found.spoilt
+        steps[few], error[few] = found.steps, found.error
         least = np.fmin.reduce(found.rconds, initial=least)
     return Part(x, codes, np.broadcast_to(np.float64(least), m), error, steps, apart, spoilt)

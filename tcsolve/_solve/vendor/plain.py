@@ -13,7 +13,8 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import contradicted, raise_or_warn
-from tcsolve._solve.vendor.judged import settled_few
+from tcsolve._solve.vendor.factors import Later
+from tcsolve._solve.vendor.judged import PROBES, settled_few
 from tcsolve._solve.vendor.measure import limits
 from tcsolve._solve.vendor.result import solution_of
 from tcsolve._solve.vendor.solve import (
@@ -67,10 +68,10 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
             raise_or_warn(report)
         return x
     judged = ops.guarded(ops.vendor.solve_and_judge)(*args[:4], limits(system), alone=of_one)
-    x, _, doubts, _ = judged
-    if doubts * RARE > m:
+    x, few, _ = judged
+    if len(few) * RARE > m:
         return None
-    if doubts:
+    if len(few):
         ops.guarded(_settle_doubtful)(ops, system, judged, a.shape[:-2], check_finite)
     return x.reshape(b.shape)
 
@@ -97,11 +98,9 @@ def _form_of(of_a, of_b, char, assume_a, lower):
 
 def _settle_doubtful(ops, system, judged, batch, check_finite):
     """Replace the answers to doubtful systems, and raise or warn as their statuses say."""
-    start, (x, is_doubtful, _, board) = time.perf_counter(), judged
-    few = ops.xp.flatnonzero(is_doubtful)
-    some, part = settled_few(ops, system, x, few, board)
-    require_finite_systems(ops, some, part, check_finite)
+    start, (_, few, _) = time.perf_counter(), judged
+    part = settled_few(ops, system, *judged, Later(ops, system, PROBES))
+    require_finite_systems(ops, system, part, check_finite)
     solution = solution_of(part, ops, part.codes.shape, part.x.shape, start, 0)
-    places = np.unravel_index(ops.host(few)[0], batch)
-    x[few] = part.x
+    places = np.unravel_index(few, batch)
     raise_or_warn(contradicted(solution, part.apart), places=np.stack(places, axis=1))

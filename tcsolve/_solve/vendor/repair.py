@@ -1,8 +1,8 @@
 """A second solve of systems that have extreme entries or miss the bound.
 
-Each matrix is factored again, and x is refined.  A matrix with extreme norms is first scaled by powers of
-two.  If x overflows, factors of the transposes without scaling may give another x that meets the bound (see
-`_solve.overflow`).
+Each matrix is factored again, and x is refined.  A matrix with extreme norms, or whose first x is not finite,
+is first scaled by powers of two.  If x overflows, factors of the transposes without scaling may give another
+x that meets the bound (see `_solve.overflow`).
 """
 
 import numpy as np
@@ -40,7 +40,9 @@ def repair(ops, system, part, which, is_safe):
         return
     here = ops.xp.asarray(np.flatnonzero(good))
     some = some._replace(a=some.a[here], b=some.b[here])
-    again = _solve_scaled(ops, some, part.x[ops.xp.asarray(which[good])], is_safe[which[good]])
+    x = part.x[ops.xp.asarray(which[good])]
+    (finite_x,) = ops.host(xp.isfinite(x).all(axis=(1, 2)))
+    again = _solve_scaled(ops, some, x, is_safe[which[good]] & finite_x)
     # Other factors give another x only if A is singular to working precision.
     over = np.flatnonzero((again.codes == OVERFLOW) & ~(again.rconds >= some.eps))
     if over.size and some.kind == "general" and some.a.dtype.char in "dD":
@@ -60,7 +62,7 @@ def _spoil(ops, part, which, finite, good):
 
 
 def _solve_scaled(ops, system, x, is_safe):
-    """Scale, factor and refine systems, and return their `Part`; safe systems are not scaled.
+    """Scale, factor and refine systems, and return their `Part`; systems with `is_safe` are not scaled.
 
     The first answer x is kept if a careful measurement shows that it meets the bound.
     """

@@ -26,7 +26,7 @@ from tcsolve._solve.vendor.system import (
 )
 from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 
-__all__ = ["settled"]
+__all__ = ["settled", "settled_as_they_are"]
 
 
 def settled(ops, system, x, factors, board):
@@ -60,6 +60,20 @@ def settled(ops, system, x, factors, board):
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
+
+
+def settled_as_they_are(system, x, board):
+    """Return the `Part` of some systems if their answers stand and their rconds are known; otherwise None.
+
+    `board` has the measured numbers of these systems, on the host.  x (m, n, k) has the answers of all.
+    """
+    look = look_at(board, system)
+    is_open = (system.estimate | look.is_near) & (not system.exact)
+    if is_open.any() or (look.codes != CONVERGED).any():
+        return None
+    codes = np.where(look.least >= system.eps, CONVERGED, ILL_CONDITIONED).astype(np.int8)
+    steps = np.zeros(look.error.shape, np.int64)
+    return Part(x, codes, look.least, look.error, steps, look.apart, look.spoilt)
 
 
 def _settled_one(ops, system, x, factors, least, error):

@@ -289,9 +289,7 @@ def answered(ops, system, x, factors, board):
     """
     if len(system.a) > ON_HOST and not system.estimate:
         few = ops.xp.flatnonzero(doubtful(board, system))
-        return with_few(
-            ops, system, x, few, lambda some: (x[few], factors.taken(few), board[:, few])
-        )
+        return with_few(ops, system, x, *ops.host(few, board[:, few]), factors)
     return settled(ops, system, x, factors, ops.host(board)[0])
 
 

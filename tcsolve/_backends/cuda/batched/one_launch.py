@@ -97,10 +97,9 @@ def solve_and_judge(a, b, kind, band, limits, *, alone=False):
     results = board, doubtful, doubt.cleared()
     x = _solve(a, b, (kind, band, alone), results, (bound, None, *others))
     if not doubt.found():
-        doubts = 0
-    else:
-        doubts = int(doubtful.sum()) if m > 1 else 1
-    return x, doubtful, doubts, board
+        return x, (), None
+    few = np.flatnonzero(doubtful.get()) if m > 1 else np.zeros(1, np.int64)
+    return x, few, None if board is None else board[:, cupy.asarray(few)].get()
 
 
 @functools.lru_cache(maxsize=128)
