@@ -43,6 +43,12 @@ PRODUCTS = (
 # The parts of the library on which a results file depends, if it does not depend on the whole library.
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
+# Files that only a device runs, besides CUDA sources; and files that only the results of STUDIES depend on.
+FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
+STUDY, STUDIES = (
+    ("tcsolve/_study/", "tcsolve/cli/"),
+    ("convergence", "convergence_exact", "published"),
+)
 
 
 def results_before_their_code(root=ROOT, folder=RESULTS):
@@ -59,7 +65,9 @@ def results_before_their_code(root=ROOT, folder=RESULTS):
             yield path.name, commit, None
             continue
         asked = [*_parts_of_script(root / script, root), *PARTS.get(path.stem, LIBRARY)]
-        changed = [x for x in asked if _has_other_code(root, commit, x)]
+        on_device = "gpu" in machine or path.stem in PARTS
+        how = {"on_device": on_device, "is_study": pathlib.Path(script).stem in STUDIES}
+        changed = [x for x in asked if _has_other_code(root, commit, x, **how)]
         if changed:
             yield path.name, commit, changed
 
@@ -94,10 +102,19 @@ def _imported(tree):
     return [name for name in found if name not in WRITERS]
 
 
-def _has_other_code(root, commit, path):
-    """Tell whether a file, or a file in the folder `path`, has other code now than in the commit."""
+def _has_other_code(root, commit, path, *, on_device, is_study):
+    """Tell whether a file, or a file in the folder `path`, has other code now than in the commit.
+
+    Files that the results do not depend on do not count.
+    """
     names = _git(root, "diff", "--name-only", "-z", commit, "--", path).stdout.decode().split("\0")
-    return any(_code_of(root, commit, name) != _code_of(root, None, name) for name in names if name)
+    for name in filter(None, names):
+        for_devices = name.startswith(FOR_DEVICES) or re.match(r"kernels/.*\.cuh?$", name)
+        if for_devices and not on_device or name.startswith(STUDY) and not is_study:
+            continue
+        if _code_of(root, commit, name) != _code_of(root, None, name):
+            return True
+    return False
 
 
 def _code_of(root, commit, name):

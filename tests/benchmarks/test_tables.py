@@ -47,6 +47,37 @@ def test_results_are_named_whose_script_or_library_changed(script, tmp_path):
     assert named()["lu.json"] == ["benchmarks/lu.py", "tcsolve"]
 
 
+def test_a_change_counts_only_for_results_of_machines_that_run_it(script, tmp_path):
+    age, results = script("_code_age"), tmp_path / "benchmarks" / "results"
+    results.mkdir(parents=True)
+    files = {
+        "kernel": tmp_path / "kernels" / "lu.cu",
+        "calls": tmp_path / "tcsolve" / "_backends" / "cuda" / "lu.py",
+        "rows": tmp_path / "tcsolve" / "_study" / "rows.py",
+    }
+    for path in files.values():
+        path.parent.mkdir(parents=True)
+        path.write_text("1\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    commit = git(tmp_path, "rev-parse", "--short", "HEAD")
+    for name, gpu in (("cpu", {}), ("lu", {"gpu": "one"}), ("convergence", {})):
+        machine = {"commit": commit} | gpu
+        (results / f"{name}.json").write_text(json.dumps({"machine": machine, "rows": []}))
+
+    def named():
+        return {name: paths for name, _, paths in age.results_before_their_code(tmp_path, results)}
+
+    assert not named()
+    files["kernel"].write_text("2\n")
+    assert named() == {"lu.json": ["kernels"]}
+    files["calls"].write_text("2\n")
+    assert named() == {"lu.json": ["tcsolve", "kernels"]}
+    files["rows"].write_text("2\n")
+    assert named() == {"lu.json": ["tcsolve", "kernels"], "convergence.json": ["tcsolve"]}
+
+
 def test_results_are_named_if_a_part_of_their_script_changed(script, tmp_path):
     age, results = script("_code_age"), tmp_path / "benchmarks" / "results"
     results.mkdir(parents=True)
