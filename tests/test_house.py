@@ -56,7 +56,7 @@ SMALL |= {"_locks.add", "_Calls.every.add", "ld"}
 # The classes outside of the runtime that own memory or an event of a device.
 OWNERS = {
     "_backends/cuda/ops.py": {"Mark"},
-    "_backends/cuda/batched/one_launch.py": {"_Doubt"},
+    "_backends/cuda/batched/one_launch.py": {"_Doubts"},
     "_backends/cuda/lu/sm_partition.py": {"Flags"},
 }
 # Methods that a constructor may call: views of arrays, and the text of an error.

@@ -14,9 +14,11 @@
 //          at which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.  If
 //          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
-//          If `doubt` is given, the board has only the numbers of doubtful systems.
+//          If `doubt` is given, it is double[TOLD][1 + SEEN + 6] instead: the index and the numbers of each of the
+//          first TOLD doubtful systems that are found.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
-//   doubt   one number, which becomes 1 if a system is doubtful; or null, then doubtful is not written.
+//   doubt   in the memory of the host: the number of doubtful systems, which must be zero before; if it is more than
+//           TOLD, it is only known to be more.  Or null, then doubtful is not written.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
@@ -39,6 +41,7 @@
 // Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger than with two.
 constexpr int PROBES = sizeof(T_A) == sizeof(double) ? 1 : 2, SIDES = 1 + PROBES;
 constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
+constexpr int TOLD = 32;  // doubtful systems whose numbers are told to the host
 
 struct Given { T_A part[PARTS]; };  // an entry of the caller's arrays
 struct Entry { double part[PARTS]; };  // a number
@@ -155,27 +158,32 @@ struct Measured {
         return good;
     }
 
-    // Writes to `doubtful` whether one system is doubtful, and writes its numbers to the board; either may be null.  If
-    // `doubt` is given, the board gets only doubtful systems.  The system has `all` answers, of which these are the k
-    // from number `first` on.
+    // Writes the results of one system as the arguments of the kernel say.  The system has `all` answers, of which these
+    // are the k from number `first` on.
     __device__ __forceinline__ void report(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
         Index count, double* board, char* doubtful, int* doubt, int first, int all
     ) const {
-        const auto write = [&](int number, double v) { board[number * count + slice] = v; };
-        const bool good = doubt && is_ordinary(seen, limits, rests, sizes, k);
-        if (board && !good) {
-            if (first == 0) {
-                tell(seen, write);
-                write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
-            }
-            const int at = SEEN + 4 + first;
-            for (int c = 0; c < k; ++c) write(at + c, rests[c]), write(at + all + c, sizes[c]);
-        }
+        double* numbers = board + slice;
+        Index step = count;
         if (doubt) {
+            const bool good = is_ordinary(seen, limits, rests, sizes, k);
             if (doubtful) doubtful[slice] = !good;
-            if (!good) *doubt = 1;
+            // Reading the number first avoids an atomic operation, which is slow, for each of many doubtful systems.
+            if (good || *static_cast<volatile int*>(doubt) > TOLD) return;
+            const int place = atomicAdd(doubt, 1);
+            if (!board || place >= TOLD) return;
+            numbers = board + place * (1 + SEEN + 4 + 2 * all), step = 1;
+            *numbers++ = double(slice);
         }
+        if (!board) return;
+        const auto write = [&](int number, double v) { numbers[number * step] = v; };
+        if (first == 0) {
+            tell(seen, write);
+            write(SEEN, inf), write(SEEN + 1, one), write(SEEN + 2, grown), write(SEEN + 3, broken);
+        }
+        const int at = SEEN + 4 + first;
+        for (int c = 0; c < k; ++c) write(at + c, rests[c]), write(at + all + c, sizes[c]);
     }
 };
 

@@ -79,7 +79,7 @@ class Stacks(Protocol):
     # ---- solves by one launch --------------------------------------------------
 
     def bytes_at_once(self, alone, shape, dtype, kind, band):
-        """Return the bytes that `solve_and_judge` allocates for its factors and the board.
+        """Return the bytes that `solve_and_judge` allocates for its factors.
 
         The result is None if the systems do not fit, or if other methods are faster.
 
@@ -125,7 +125,7 @@ class Stacks(Protocol):
         The arguments, except for `limits`, are those of `solve_at_once`, and x has the same bits.  x is on
         the device.  The numbers, an increasing array of int, and the board are on the host.  The board has
         the columns of the doubtful systems of the board of `solve_at_once`.  It is None if no system is
-        doubtful, for a single system, and for stacks of the smallest systems.
+        doubtful, if many are, and for a single system.
 
         A system is doubtful if A is singular or not finite, if A contradicts its structure, or if a number is
         outside of the limits.  The limits are (largest backward error, smallest 1 / (||A||_1 ||y||_1),
@@ -182,9 +182,9 @@ class Stacks(Protocol):
         alone : bool
             As in `bytes_at_once`.
         band, seen
-            The arguments (below, above, mirror) and `seen` of `read_as`, if a is read under a band.  Then the
-            matrices that were read are a copy, with all entries, or a itself.  If they are triangles and a
-            itself, `seen` is not filled.
+            The arguments (below, above, mirror) and `seen` of `read_as`, if only a band of a is read.  Then
+            the matrices that were read are a copy, with all entries, or a itself.  If a itself is read as a
+            triangle or a diagonal, `seen` is not filled.
         copies : bool
             The matrices that were read must have all entries.
         """

@@ -29,9 +29,8 @@ TRIANGLE = 2
 NEAR = 1e4
 # Number of rows of `board` (see `Stacks.solve_at_once`), without the two for each right-hand side.
 NUMBERS = 9
-# From this n on, `solve_and_judge` returns the board of a stack.  For smaller matrices, the board would take
-# much memory, compared with A.
-TOLD_FROM = 16
+# The largest number of doubtful systems of which a kernel tells the host all numbers, as in small_solve.cuh.
+TOLD = 32
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
@@ -62,13 +61,7 @@ def bytes_at_once(alone, shape, dtype, kind, band):
     by_block = kind == "positive definite" and taken.name == "solve_block"
     if n > most or alone and by_block and n > MOST_BY_BLOCK:
         return None
-    wide, told = np.result_type(dtype, np.float64).itemsize, _is_told(m, n)
-    return taken.work * wide + 8 * (NUMBERS + 2 * k) * m * told
-
-
-def _is_told(m, n):
-    """Tell whether `solve_and_judge` returns the board."""
-    return m > 1 and n >= TOLD_FROM
+    return taken.work * np.result_type(dtype, np.float64).itemsize
 
 
 def _most_of(alone, dtype):
@@ -90,42 +83,51 @@ def solve_at_once(a, b, kind, band, bound, board, *, alone=False, exact=False):
 
 def solve_and_judge(a, b, kind, band, limits, *, alone=False):
     """As `Stacks.solve_and_judge`."""
-    doubt = _doubt(cupy.cuda.runtime.getDevice(), threading.get_ident())
-    (m, n, k), (bound, *others) = b.shape, limits
+    (m, _, k), (bound, *others) = b.shape, limits
+    doubts = _doubts(cupy.cuda.runtime.getDevice(), threading.get_ident(), NUMBERS + 2 * k)
     doubtful = cupy.empty(m, bool) if m > 1 else None
-    board = cupy.empty((NUMBERS + 2 * k, m)) if _is_told(m, n) else None
-    results = board, doubtful, doubt.cleared()
+    results = doubts.board if m > 1 else None, doubtful, doubts.cleared()
     x = _solve(a, b, (kind, band, alone), results, (bound, None, *others))
-    if not doubt.found():
+    count = doubts.count()
+    if not count:
         return x, (), None
-    few = np.flatnonzero(doubtful.get()) if m > 1 else np.zeros(1, np.int64)
-    return x, few, None if board is None else board[:, cupy.asarray(few)].get()
+    if m == 1:
+        return x, np.zeros(1, np.int64), None
+    return x, *(doubts.told(count) if count <= TOLD else (np.flatnonzero(doubtful.get()), None))
 
 
 @functools.lru_cache(maxsize=128)
-def _doubt(device, thread):
-    return _Doubt()
+def _doubts(device, thread, numbers):
+    return _Doubts(numbers)
 
 
-class _Doubt:
-    """Whether a launch of one thread has found a doubtful system: a number in pinned memory of the host.
+class _Doubts:
+    """What a launch of one thread tells about doubtful systems: their count, and `numbers` of each.
 
-    A device can write to pinned memory, so that the host reads the number without a copy.
+    A device can write to pinned memory of the host, so that the host reads this without copies.
     """
 
-    def __init__(self):
-        self._memory = cupy.cuda.alloc_pinned_memory(4)
-        self._number = np.frombuffer(self._memory, np.int32, 1)
+    def __init__(self, numbers):
+        self._memory = cupy.cuda.alloc_pinned_memory(8 + 8 * TOLD * (1 + numbers))
+        self._count = np.frombuffer(self._memory, np.int32, 1)
+        rows = np.frombuffer(self._memory, np.float64, 1 + TOLD * (1 + numbers))[1:]
+        self._rows, self.board = rows.reshape(TOLD, 1 + numbers), self._memory.ptr + 8
 
     def cleared(self):
-        """Set the number to zero, and return its address."""
-        self._number[0] = 0
+        """Set the count to zero, and return its address."""
+        self._count[0] = 0
         return self._memory.ptr
 
-    def found(self):
-        """Wait for the work in the current stream, and tell whether it has found a doubtful system."""
+    def count(self):
+        """Wait for the work in the current stream, and return how many doubtful systems it has found."""
         cupy.cuda.get_current_stream().synchronize()
-        return bool(self._number[0])
+        return int(self._count[0])
+
+    def told(self, count):
+        """Return the indices of `count` systems, and the columns of the board for them."""
+        rows = self._rows[:count]
+        rows = rows[np.argsort(rows[:, 0])]
+        return rows[:, 0].astype(np.int64), rows[:, 1:].T
 
 
 def _solve(a, b, systems, results, limits):

@@ -160,7 +160,7 @@ class Launch:
         """Compute another product of arrays that are alike; None if `out` may overlap another array."""
         a, b, addend = a.data.ptr, b.data.ptr, _address(c)
         if out is None:
-            out = cupy.empty(self.shape, self.dtype)
+            out = cupy.ndarray(self.shape, self.dtype)  # faster than `empty`
         elif self.extents.may_overlap(a, b, 0 if c is out else addend, out.data.ptr):
             return None
         self.run(a, b, addend, out.data.ptr)

@@ -89,7 +89,7 @@ class Repeated:
         """Compute the product of other arrays; see `Ops.gemm`.  c is None."""
         a, b = a.data.ptr, b.data.ptr
         if out is None:
-            out = cupy.empty(self.shape, self.dtype)
+            out = cupy.ndarray(self.shape, self.dtype)  # faster than `empty`
         elif self.extents.may_overlap(a, b, out.data.ptr):
             return None
         memory = cupy.empty(self.room, cupy.uint8).data  # held until the launches are in the stream

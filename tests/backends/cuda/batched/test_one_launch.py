@@ -262,6 +262,25 @@ def test_a_few_ill_conditioned_systems_of_a_plain_stack_are_named(n, m, cupy):
         tcsolve.solve(a, b)
 
 
+@pytest.mark.parametrize("count", [1, 32, 33, 2500])
+@pytest.mark.parametrize("n", [3, 16, 40, 100])
+def test_the_numbers_of_up_to_32_doubtful_systems_are_told(n, count, cupy):
+    from tcsolve._backends.cuda.batched import vendor
+
+    a, b = stack(cupy, 3000, n, "d")
+    bad = np.sort(np.random.default_rng(n).choice(3000, count, replace=False))
+    a[cupy.asarray(bad)] = 0
+    args, board = (a, b, "general", None), cupy.zeros((11, 3000))
+    vendor.solve_at_once(*args, 1.0, board)
+
+    for _ in range(2):
+        _, doubtful, found = vendor.solve_and_judge(*args, (1.0, 1e-13, 1e100, -1.0))
+
+        assert np.array_equal(doubtful, bad)
+        assert (found is None) == (count > 32)
+        assert found is None or np.array_equal(found, board.get()[:, bad], equal_nan=True)
+
+
 @pytest.mark.parametrize("n, k", [(12, 1), (16, 1), (12, 2)])
 def test_the_doubtful_fp32_systems_are_those_with_an_rcond_below_epsilon(n, k, cupy):
     """Some have an rcond below 100 epsilon, where a random vector does not decide."""
