@@ -11,20 +11,21 @@ SOLVE, LU, BYTES, CONTROL = "solve", "LU", "bytes", "nothing"
 LEAST = 0.02
 FAMILIES = {"gauss": "gauss", "gauss_dominant": "gauss + n I"}
 NOTES = {
-    "dominant_strips": "Off: every strip is searched, and strips of dominant matrices have the widths of "
-    "others.  On gauss, the path only tests the first column of each strip before the search.",
+    "dominant_strips": "Off: every strip is searched, and the strips of a dominant matrix are as wide as "
+    "those of any other matrix.  On gauss, the path only tests the first column of each strip before the "
+    "search.",
     "look_ahead": "Off: the same kernels one after the other, with the same bits.",
     "gate": "Off: an update may start before the panel is on the device.  The update reads a list of the "
     "multiprocessors that the panel uses; without the gate, this may be the list of the last LU.  The kernel "
     "of the gate makes this list, too, so its lines can be deleted only if other code makes the list.",
     "wide_panels": "Off: a panel starts only when all its columns are updated, and U is found by "
-    "substitution, not by a product with an inverse.  Square panels are off, too, so panels of dominant "
-    "matrices have the widths of others.",
+    "substitution, not by a product with an inverse.  Square panels are off, too, so the panels of a "
+    "dominant matrix are as wide as those of any other matrix.",
     "small_graphs": "n up to 8192.  Off: no LU starts early, and no step is launched ahead, because both "
     "need a graph.  Its lines can be deleted only together with `large graphs`.",
     "large_graphs": "n above 8192.  It is the code of `small graphs` with a larger limit on n.",
-    "early_start": "n up to 4096.  Off: the survey is known when the LU starts, so dominant matrices have "
-    "their faster LU.",
+    "early_start": "n up to 4096.  Off: the LU starts only when the survey is known.  The survey tells "
+    "whether the matrix is dominant; if it is, the faster LU of dominant matrices is used.",
     "steps_ahead": "n up to 8192.  Off: refinement steps are launched one by one.",
     "condition_aside": "Off: the estimate runs after the refinement.  A dominant matrix needs none.",
     "single_survey": "Off: two launches find the sums, and a third makes the FP32 copy.",

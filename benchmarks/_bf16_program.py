@@ -139,7 +139,7 @@ class Problem:
     def __init__(self, a, factors, x):
         self.factors, self.x = factors, x
         self._made = {"a": scipy.sparse.csr_array(a)}
-        # The entries of each row, side by side, and their columns.
+        # The nonzero entries of each row, moved to its left end, and the columns that they come from.
         most = int((a != 0).sum(axis=1).max())
         self._columns = np.argsort(a == 0, axis=1, kind="stable")[:, :most]
         self._entries = np.take_along_axis(a, self._columns, axis=1).astype(np.longdouble)
@@ -244,7 +244,8 @@ def run(problem, tol=None, most=MOST_SOLVES, precisions=FP64_GMRES):
 def fewest(problem, method, most=MOST_SOLVES):
     """Return the count of LU-IR ('ir'), or the smallest count of GMRES-IR over the tolerances; or None.
 
-    `method` is 'ir' or the precisions of GMRES, a key of `GMRES`.  Counts above `most` are not looked for.
+    `method` is 'ir' or the precisions of GMRES, a key of `GMRES`.  Counts of GMRES-IR above `most` are not
+    looked for.
     """
     with np.errstate(all="ignore"):
         if method == "ir":

@@ -44,7 +44,8 @@ def page(table, facts, how):
         f"# Which matrices converge in which precision{', on a GPU' if 'gpu' in facts else ''}",
         "",
         f"{count(real)} matrices of the SuiteSparse collection, n from {least(real, 'n')} to "
-        f"{most(real, 'n')}, and {count(made)} generated ones; {len(runs)} runs, study {runs[0]['study']}. "
+        f"{most(real, 'n')}, and {count(made)} generated ones; {len(runs)} runs. The hash of the study's "
+        f"matrices, plans and settings is {runs[0]['study']}. "
         f"Skipped matrices: {len(skipped)}{reasons(skipped)}{beyond(table.rows)}. {how} b = A x with a "
         "random x.",
         "",

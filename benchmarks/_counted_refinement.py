@@ -145,7 +145,7 @@ def gmres(product, z, tol, most=None, dtype=np.float64):
 
 
 def dot(x, y):
-    """Return the inner product; in BF16 each operation is rounded, in this order."""
+    """Return the inner product; in BF16 each product is rounded, then each sum, from the first entry on."""
     return x @ y if x.dtype.kind == "f" else np.add.reduce(x * y)
 
 

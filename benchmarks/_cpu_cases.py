@@ -103,8 +103,8 @@ def _factored():
             ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
             name = f"{precision} factors, {k} columns"
             yield Case("Factorization.solve", name, n, ours, {"lu_solve": peer}, wanted)
-        # The x above are (1, ..., 1), for which even FP64 factors may need a step of refinement.  The x of a
-        # random b has entries above 1.
+        # Each x above is (1, ..., 1).  For such an x, even FP64 factors may need a step of refinement.  So a
+        # random b is timed, too; the largest entries of its x are above 1.
         b = np.random.default_rng(8).standard_normal((n, k))
         ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
         peer = lambda f=scipys, b=b: scipy.linalg.lu_solve(f, b)  # noqa: E731

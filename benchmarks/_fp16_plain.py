@@ -107,7 +107,7 @@ def libraries(xp):
 
 
 def powers(xp, largest):
-    """Return the powers of two that move numbers to the range (1/2, 1]; 1 for zero."""
+    """Return the powers of two that move numbers to the range [1/2, 1); 1 for zero."""
     return xp.ldexp(xp.ones_like(largest), -xp.frexp(largest)[1])
 
 

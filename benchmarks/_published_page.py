@@ -47,9 +47,8 @@ def page(name, facts, rows):
         "",
         f"{len(rows)} rows: {agreeing} agree{'' if name in ALLOWED else ' (within two steps or a fifth)'}, "
         f"{len(rows) - agreeing - unexplained} differ for the reason that is given; not explained: "
-        f"{unexplained}.{ALLOWED.get(name, '')} A dash means no convergence, or not run."
-        + of_medians(rows)
-        + of_cycles(rows),
+        f"{unexplained}.{ALLOWED.get(name, '')} A dash means no convergence, not run, or that there is no "
+        "such number." + of_medians(rows) + of_cycles(rows),
         "",
         *table(columns, rows, functools.partial(cell, digits=DIGITS.get(name, 1))),
         "",
@@ -141,15 +140,16 @@ OURS = {
         f"operation of the LU is rounded to BF16, for n up to {MOST_EACH}; 'tensor cores': the operands of "
         "updates between panels of 32 columns are rounded. 'as they count' is a model of their program, "
         "where Q has the 64 bits of extended precision. The rows, then the columns, are divided by their "
-        "largest entries, and all entries are multiplied by 1, 10, 100, 1000 or 10000. L is multiplied by "
-        "the rounded inverses of the pivots. The first x, and the corrections of LU-IR, are in BF16 with "
-        "every operation rounded. GMRES has left preconditioning. The forward and the backward error, in "
-        "2-norms of vectors and the Frobenius norm of A, must be below 4.44e-16, in at most 50 cycles and "
-        f"{MOST_SOLVES} LU solves. For each random x, the count is the smallest one over the five "
-        f"multipliers and eight tolerances. There are {SOLUTIONS} random x for 'ir' and BDD, and one for the "
-        "others. The cell has the median of these counts, and in brackets their range. 'multiplier 1' is the "
-        "same with that multiplier alone. 'zero pivots' is their number with the multiplier 1; they are "
-        "replaced here by 2^-8 times the largest entry, and how the thesis avoids them is not known. "
+        "largest entries, and all entries are multiplied by 1, 10, 100, 1000 or 10000. The entries of L are "
+        "not quotients by a pivot, but products with its rounded inverse. The first x, and the corrections "
+        "of LU-IR, are in BF16 with every operation rounded. GMRES has left preconditioning. The forward and "
+        "the backward error, in 2-norms of vectors and the Frobenius norm of A, must be below 4.44e-16, in "
+        f"at most 50 cycles and {MOST_SOLVES} LU solves. For each random x, the count is the smallest one "
+        f"over the five multipliers and eight tolerances. There are {SOLUTIONS} random x for 'ir' and BDD, "
+        "and one for the others. The cell has the median of these counts, and in brackets their range. "
+        "'multiplier 1' is the same with that multiplier alone. 'zero pivots' is their number with the "
+        "multiplier 1; they are replaced here by 2^-8 times the largest entry, and how the thesis avoids "
+        "them is not known. "
         "'kappa' is in the 2-norm, of A and of the scaled matrix. For hangGlider_2 neither condition number "
         "is that of the thesis, so the thesis seems to use another matrix. For all other matrices they agree."
     ),

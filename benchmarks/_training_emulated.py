@@ -1,8 +1,8 @@
 """The steps with FP16 factors without tensor cores, by models on a CPU, for small problems.
 
-tcsolve has no LU in FP16 without tensor cores.  So such an LU is that of a model that rounds the result of
-every operation to FP16, and only its steps are counted.  Beside it are the factors of tensor cores: the
-operands of updates between panels of `BLOCK` columns are rounded to FP16, and sums are in FP32.
+tcsolve has no LU in FP16 without tensor cores.  A model takes its place, which rounds the result of every
+operation to FP16.  Only the refinement steps with its factors are counted.  A second model is an LU on tensor
+cores: the operands of updates between panels of `BLOCK` columns are rounded to FP16, and sums are in FP32.
 """
 
 import math

@@ -121,7 +121,7 @@ class System:
     def _lu_seconds(self):
         import cupy
 
-        w = self._lu.copy()  # as in a solve, the LU is recorded if possible
+        w = self._lu.copy()  # as in a solve, in memory with recorded graphs if possible
         cupy.cuda.Device().synchronize()
         start = time.perf_counter()
         factors = self._lu.factor(w)

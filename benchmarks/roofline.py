@@ -112,7 +112,10 @@ class Factoring:
         self.panels = [(panel.start, panel.stop) for panel in self.schedule.panels]
 
     def copy(self):
-        """Return a matrix for `run` to overwrite; as in a solve, the LU is recorded if possible."""
+        """Return a matrix for `run` to overwrite.
+
+        As in a solve, its memory has recorded graphs if possible.
+        """
         return self.ops.cast_scaled(self.a, None, None, np.float32)
 
     def run(self, w, look_ahead):

@@ -2,9 +2,10 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder
 
-runs the scripts of the CPU part on two cores, and prints the seconds so far after each.  The scripts of the
-published counts run two at a time, each with one thread of BLAS; the others run alone, and use both cores.
-The rows of the study are kept in the folder --work, so the same command continues an interrupted run.
+runs the scripts of the CPU part on two cores.  The scripts of the published counts run two at a time, each
+with one thread of BLAS; the others run alone, and use both cores.  The seconds so far are printed after each
+pair, and after each script that runs alone.  The rows of the study are kept in the folder --work, so the same
+command continues an interrupted run.
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder --device cuda
 

@@ -41,7 +41,7 @@ class Paths:
         Smallest and largest n with recorded graphs.
     most_at_once : int
         Up to this n, the first solve of a size is recorded.  For larger n, the first solve only notes the
-        size, the second one keeps its matrix, and the third one is recorded.
+        size, the second one gets a tape, and the third one is recorded.
     early_rows : int
         Largest n for which the factorization starts before the survey is read.
     ahead_rows : int

@@ -60,8 +60,8 @@ class _Operand(NamedTuple):
 def sum_of_terms(parts_a, parts_b, terms, run, add):
     """Return the sum of the products of parts listed in `terms` (see `products.LEVELS`).
 
-    The range of k is cut into parts of length `run`.  The products of all terms are summed over each part;
-    then the sums of the parts are added.
+    The range of k is cut into pieces of length `run`.  For each piece, the products of all terms are summed;
+    then the sums of the pieces are added.
     add(c, a, b) returns c + a b, and may overwrite c; None stands for c = 0.
     """
     total = None

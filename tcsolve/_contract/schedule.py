@@ -35,7 +35,8 @@ class Rules(Protocol):
     Attributes
     ----------
     overlap_rows : float
-        Smallest number of rows of a panel and an update for which look-ahead saves time.
+        Smallest number of rows below a panel for which look-ahead saves time.  The update and the next panel
+        have this number of rows.
     panel_rows : dict of {int: float}
         For each number of products of the update, the largest number of rows for which a panel takes longer
         than the simultaneous update.

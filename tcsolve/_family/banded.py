@@ -231,7 +231,10 @@ def _solved(solve, arrays, how, name):
 
 
 def _solve_one(solve, measures, ab, b, name, *, overwrite_ab, overwrite_b, check_finite):
-    """Return x, verified by `measures`: functions for the `BandSystem`, and for A x with one vector."""
+    """Return x, verified by `measures`, a pair of functions.
+
+    system(ab) returns the `BandSystem`; product(ab, x) returns A x for one vector x.
+    """
     system, product = measures
     kept_ab = np.array(ab) if overwrite_ab else ab
     kept_b = np.array(b) if overwrite_b else b

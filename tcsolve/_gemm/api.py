@@ -77,8 +77,9 @@ def gemm(
     Returns
     -------
     array, (m, n)
-        `out`, or a new array: int32 for int8 operands (exact, modulo 2**32 after alpha and beta),
-        float64 for float64 operands or precision='fp64', float32 for others.
+        `out`, or a new array: int32 for int8 operands, float64 for float64 operands or precision='fp64',
+        float32 for others.  For int8 operands the result is the exact ``alpha op(a) op(b) + beta c``,
+        reduced modulo 2**32.
 
     Raises
     ------

@@ -21,8 +21,9 @@ __all__ = [
 # anything is read, it launches the first solve and SWEEPS_AT_ONCE sweeps.  For n in ALL_AT_ONCE, and a matrix
 # that is not dominant, it launches all sweeps: the refinement runs at the same time, and takes longer.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
-# Number of probes, the first right-hand sides of the estimator; largest number of refinement steps of their
-# solutions; and the largest contraction of the residual after which another step is tried.
+# Number of probes, the first right-hand sides of the estimator.  Their solutions are refined by at most
+# HELD_STEPS steps.  Another step is tried only if the last one has multiplied the residual by less than
+# CONTRACTED.
 PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 
 # Rounding errors of a row of n entries reduce its dominance by at most about n times this number, relative to

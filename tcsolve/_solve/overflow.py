@@ -1,4 +1,4 @@
-"""Answers in range for systems whose x overflows with scaled factors.
+"""A second solve, without scaling, of systems whose first x overflows.
 
 If A is singular to working precision, rounding decides how large x is.  So other factors may give another x,
 which meets the bound and is in range.
@@ -44,7 +44,7 @@ def in_range(ops, a, b, solution):
 
 
 def _found(ops, a, b, solution):
-    """As `in_range`, with the bytes of the factors, but without their seconds."""
+    """Do what `in_range` does; `bytes_planned` counts the new factors, and `seconds` does not."""
     xp, dtype = ops.xp, solution.x.dtype
     a, columns = ops.converted(a, dtype), ops.converted(b.reshape(len(a), -1), dtype)
     needed = max(solution.bytes_planned, 2 * a.nbytes + 4 * columns.nbytes)

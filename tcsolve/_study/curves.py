@@ -61,7 +61,7 @@ def _histories(figure, table, matrix=None):
 
 
 def _histories_of(figure, rows, names, every, groups, shared):
-    """Draw the histories of some of `every` matrices."""
+    """Draw the histories of the matrices `names`; `every` is the number of all matrices."""
     axes = _history_panels(figure, len(names), groups)
     for ax, (name, group) in zip(axes, [(m, g) for m in names for g in groups], strict=True):
         here = [row for row in rows if row["matrix"] == name]

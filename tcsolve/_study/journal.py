@@ -105,7 +105,7 @@ def _lock(file, path):
 def read_rows(path):
     """Return the rows of a file; of those with the same key, the last one.
 
-    The beginning of a line at the end of the file is ignored.  The file may be compressed by gzip.
+    If the last line is incomplete, it is ignored.  The file may be compressed by gzip.
     """
     path = Path(path)
     rows = _whole_lines(path, gzip.open if path.suffix == ".gz" else open)[1]
@@ -136,7 +136,7 @@ def _whole_lines(path, opened=open):
 
 
 def _sync_folder(folder):
-    """Wait until the name of a new file is on the disk, where the system can open a folder."""
+    """Wait until the name of a new file is on the disk; do nothing on Windows, which opens no folders."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -164,7 +164,9 @@ def _usual(key, found, row):
 def _parted(words, most):
     """Return lists of at most `most` plans; plans that differ only in the update stay together.
 
-    If this does not take many more lists, plans of one list differ in one more field, or have one method.
+    The plans of a list also differ in at most one other field.  If this takes too many lists, they only have
+    the same method.  If this takes too many, too, any plans may share a list.  At most one list more than the
+    smallest number is allowed.
     """
     if len(words) <= most:
         return [list(words)]

@@ -21,7 +21,7 @@ def progress(total, done, stream=None):
     Yields
     ------
     callable, (rows, text)
-        rows is the number of runs that are done with this call, and text says what they were.
+        rows is the number of runs that have ended since the last call, and text names them.
     """
     stream = stream or sys.stderr
     if stream is None or not stream.isatty():

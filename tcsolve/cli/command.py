@@ -196,7 +196,8 @@ def _parser():
         nargs="+",
         metavar="ARCH",
         default=(),
-        help="only compile, for architectures such as sm_90 (no GPU is needed); by default that of the GPU",
+        help="compile for these architectures, such as sm_90, and measure nothing (no GPU is needed); by "
+        "default, compile for the GPU and measure",
     )
     catalog = commands.add_parser("list", help="the names of gen: matrices")
     catalog.set_defaults(run=_list)

@@ -125,7 +125,9 @@ def _check_results(args):
         if not path.parent.is_dir():
             raise InputError(f"there is no folder {path.parent} to write {path} in")
     if args.columns and not args.table:
-        raise InputError("--columns are those of a table; name one with --table")
+        raise InputError(
+            "--columns selects the columns of a table; give the file of the table with --table"
+        )
 
 
 def _run(args):

@@ -444,7 +444,7 @@ def test_the_study_of_convergence_makes_its_page(script, monkeypatch, tmp_path, 
     assert module.main() == 0
 
     page = (tmp_path / "convergence.md").read_text()
-    assert "| bf16 | ir |" in page and f"study {table.rows[0]['study']}" in page
+    assert "| bf16 | ir |" in page and f"settings is {table.rows[0]['study']}." in page
     assert len(list(tmp_path.glob("convergence_*.png"))) == 5
     rows.unlink()  # the rows that are kept in the folder of the page make the same page
     assert module.main() == 0

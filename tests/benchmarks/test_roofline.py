@@ -226,7 +226,7 @@ def test_the_roofline_page_and_figure_come_from_the_json(script, monkeypatch, tm
     assert is_figure(tmp_path / "lookahead_fp16.png") and "(lookahead_fp16.png)" in text
     assert "saves 20.00 ms (20 %). The factors have the same bits" in text
     assert "- `mystery<int>`: 1 x, 0.100 ms" in text
-    step = "a refinement step (residual, both triangular solves, norms) takes 1.000 ms"
+    step = "A refinement step (residual, both triangular solves, norms) takes 1.000 ms"
     assert step in text
     assert "The chain of panels: 16 launches, one after the other, take 32.00 ms" in text
     assert "at 4096 rows" in text and "taken as 0.5 us (assumed, not measured)" in text

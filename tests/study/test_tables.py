@@ -391,7 +391,10 @@ def test_the_command_runs_a_study_file(tmp_path, capsys):
         (["gen:gauss:n=4", "--precision", "fp16", "--form", "gif"], "invalid choice: 'gif'"),
         (["gen:gauss:n=4", "--precision", "fp16", "--table", "a.html"], "must end in one of"),
         (["gen:gauss:n=4", "--precision", "fp16", "--table", "no/a.md"], "no folder no"),
-        (["gen:gauss:n=4", "--precision", "fp16", "--columns", "n"], "name one with --table"),
+        (
+            ["gen:gauss:n=4", "--precision", "fp16", "--columns", "n"],
+            "give the file of the table with --table",
+        ),
         (["--read", "absent.jsonl"], "cannot be read"),
     ],
 )

@@ -43,10 +43,10 @@ ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
 # Up to this many right-hand sides, one call of our own kernels does the triangular solves.  More need several
 # calls, or products, or the library.
 FEW_COLUMNS = 4
-# The smallest and the largest number of corrections that a rung may spend on a column.
+# Limits of `step_budget`, which is the largest number of corrections that a rung may spend on a column.
 LEAST_BUDGET, MOST_BUDGET = 30, 300
-# The smallest number of corrections of all columns together on an emulated rung.  It is large, because users
-# run emulated rungs to study their convergence.
+# For an emulated rung, `steps_worth` allows at least this number of corrections, counted over all columns.
+# The number is large, because users run emulated rungs to study their convergence.
 EMULATED_BUDGET = 1000
 # The bytes of a solve divided by those of its factors, for a prediction that need not be exact.
 ROUGH = 1.25

@@ -25,8 +25,8 @@ LARGEST = LEAST_N - 1
 # Largest number of corrections with FP64 factors; more gain nothing.
 MOST_STEPS = 2
 GENERAL, DEFINITE = ("gen", "general"), ("pos", "positive definite")
-# Structures of which a test tells whether the matrix has them; nonzero entries elsewhere are left to the
-# general code.
+# For these structures, `is_as_read` tests whether a has the structure.  If it has not, the general code
+# solves the system.
 SPARSE = ("diagonal", "tridiagonal", "upper triangular", "lower triangular")
 WIDE = {x: np.dtype(np.complex128 if x in "FD" else np.float64) for x in "fdFD"}
 

@@ -23,8 +23,9 @@ from tcsolve._solve.problem.system import System
 
 __all__ = ["Ladder"]
 
-# By the number of products of the update: how many refinement steps are launched before their errors are
-# known.  For n in ONE_MORE it is one more, because that step is often needed there and takes little time.
+# The number of refinement steps that are launched before their errors are known.  The key is the number of
+# products of the update.  For n in ONE_MORE one more step is launched, because it is often needed there and
+# takes little time.
 STEPS_AHEAD, ONE_MORE = {1: 2, 3: 3}, range(1025, 2049)
 
 

@@ -158,7 +158,7 @@ class Solve:
         if paired:  # the modulus of the error combines the errors of both parts
             wanted /= math.sqrt(2)
         rhs = ops.xp.concatenate([b.real, b.imag], axis=1) if paired else b
-        # Launch all work that a solve nearly always needs before the first result is read.
+        # Before the first result is read, launch all work that a solve nearly always needs.
         read_size = ops.reading(largest_parts(ops, rhs))
         mark = ladder.phases.lap("check", mark)
         self.condition.begin(rhs.shape[1])

@@ -94,8 +94,8 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    Unless they are triangles for `measure_large`, the matrices of `system` have all entries that its
-    structure describes, and no band.
+    `system` has no band: its matrices have all entries that the structure describes.  Only triangles that
+    `measure_large` measures may be the caller's matrices, with a band.
     `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
     those of the random vectors and of the factors stay zero.
     """
@@ -257,7 +257,7 @@ def limits(system):
 
 
 def _least(system):
-    """Return the smallest measured rcond of an ordinary system."""
+    """Return a limit: a system whose measured rcond is smaller is not ordinary."""
     return system.eps if system.exact else MARGIN * system.eps
 
 

@@ -10,8 +10,8 @@ A single matrix is treated as a stack of one.
    A kernel that factors and solves in one launch computes rcond from A^-1 instead.
 4. An x that misses the bound is corrected by its residual, at most twice.
 5. If it still misses the bound, or the norms of A are extreme, A is factored again, and x is refined.  Only
-   an A with extreme norms is scaled first, by powers of two.  A single general system is solved by the ladder
-   instead.
+   an A with extreme norms, or whose first x is not finite, is scaled first, by powers of two.  A single
+   general system is solved by the ladder instead.
 """
 
 import time
@@ -310,7 +310,7 @@ def _solve_by_factors(ops, system, board):
 
     If the factors or the measurement need it, the system has copies of the matrices as they are read.
     """
-    # Only `measure_large` reads matrices under a band.
+    # Only `measure_large` can measure with the caller's matrices and a band.  Everything else needs copies.
     how = {"band": system.band, "seen": board[:SEEN], "copies": not is_large(ops, system.b)}
     args = system.a, system.kind, system.b, PROBES
     factors, y, read = ops.vendor.factor_and_solve(*args, alone=system.alone, **how)
