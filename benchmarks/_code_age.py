@@ -45,10 +45,9 @@ PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PROD
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
 # Files that only a device runs, besides CUDA sources; and files that only the results of STUDIES depend on.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
-STUDY, STUDIES = (
-    ("tcsolve/_study/", "tcsolve/cli/"),
-    ("convergence", "convergence_exact", "published"),
-)
+STUDY, STUDIES = "tcsolve/_study/", ("convergence", "convergence_exact", "published")
+# The command only reads arguments and prints, so it changes no results.
+COMMAND = "tcsolve/cli/"
 
 
 def results_before_their_code(root=ROOT, folder=RESULTS):
@@ -92,14 +91,14 @@ def _parts_of_script(script, root):
 
 
 def _imported(tree):
-    """Return the names of the modules that a module imports, except WRITERS: they measure nothing."""
+    """Return the names of the modules that a module imports, except those that only write pages."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append(node.module)
-    return [name for name in found if name not in WRITERS]
+    return [name for name in found if name not in WRITERS and not name.endswith("_page")]
 
 
 def _has_other_code(root, commit, path, *, on_device, is_study):
@@ -110,7 +109,8 @@ def _has_other_code(root, commit, path, *, on_device, is_study):
     names = _git(root, "diff", "--name-only", "-z", commit, "--", path).stdout.decode().split("\0")
     for name in filter(None, names):
         for_devices = name.startswith(FOR_DEVICES) or re.match(r"kernels/.*\.cuh?$", name)
-        if for_devices and not on_device or name.startswith(STUDY) and not is_study:
+        others = COMMAND if is_study else (COMMAND, STUDY)
+        if for_devices and not on_device or name.startswith(others):
             continue
         if _code_of(root, commit, name) != _code_of(root, None, name):
             return True

@@ -15,7 +15,7 @@ def of_later(rows):
         if "commit" in row:
             later.setdefault((row["solver"], row["commit"], row["date"]), []).append(row["problem"])
     return "".join(
-        f" '{solver}': commit {commit}, {date}, for {named(problems)}."
+        f" The rows of '{solver}' for {named(problems)} are of commit {commit}, {date}."
         for (solver, commit, date), problems in sorted(later.items())
     )
 

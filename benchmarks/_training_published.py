@@ -43,8 +43,8 @@ REASONS = (
     "copies, the steps, and the checks of x.",
     "c: most of the time goes to the steps. The solve with three FP16 products takes longer for its LU, but "
     "it takes fewer steps and at most half of the time. The cell has the steps and milliseconds of both.",
-    f"d: n is at most {SMALL}, and the solve in FP64 reaches at most a tenth of the rate that it has for the "
-    "largest n. So costs that do not grow with n^3, such as launches, copies and checks, take most of the "
+    f"d: n is at most {SMALL}, and the solve in FP64 reaches at most a tenth of its largest rate for any "
+    "problem. So costs that do not grow with n^3, such as launches, copies and checks, take most of the "
     "time. The cell has both rates.",
 )
 

@@ -107,8 +107,10 @@ def page(facts, rows):
         "",
         "With `none` and `a` the rounding of the operands dominates. FP16 and TF32 have 11 significant bits, "
         "so their errors agree; BF16 has 8 bits. With `ab` and `full` the errors of the sums show. An H200 "
-        "adds 16 products at a time and keeps 25 bits after the point; a V100 adds 4 and keeps 23, and an "
-        "A100 adds 4 TF32 products and keeps 24. So their sums are truncated more often, or earlier. With "
+        "adds 16 products at a time. It truncates all terms to multiples of 2^(e - 25), where e is the "
+        "largest exponent. A V100 adds 4 products and truncates to multiples of 2^(e - 23). An A100 adds 4 "
+        "TF32 products and truncates to multiples of 2^(e - 24). So both truncate more often, and lose more "
+        "bits each time. With "
         "BF16 two parts have 16 bits, and the rounding of the second part dominates. The larger n is, the "
         "less do the errors with `ab` and `full` differ from those of the H200.",
         "",
