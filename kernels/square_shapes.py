@@ -23,7 +23,8 @@ def square_rows(n):
 
 def square_solve_bytes(n):
     """Return the bytes of shared memory of a solve for n unknowns."""
-    triangles = 9  # two triangles of tiles take as many bytes as nine squares of right-hand sides
+    # Two triangles of 36 tiles take as many bytes as the right-hand sides of 9 rows of squares.
+    triangles = 9
     return 8 * SQUARE_SIDES * SQUARE * (square_rows(n) + triangles)
 
 

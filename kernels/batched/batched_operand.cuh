@@ -4,10 +4,10 @@
 #include "batched/batched_sizes.cuh"
 #include "common/async_copy.cuh"
 
-// An operand of ACROSS entries along m or n, and K along k.  If STORE is 1, rows are as in global memory.
-// Lanes read 8 rows in the same column at a time, and these 8 reads must use different banks.  Therefore, in
-// rows of whole 16-byte words, units of UNIT bytes change places, and FP32 rows of a multiple of 128 bytes are
-// padded.  (With other paddings, copies would not reach the rate of the memory.)
+// An operand of ACROSS entries along m or n, and K along k.  If STORE is 1, a row in shared memory has the entries of
+// a row in global memory.  Lanes read 8 rows in the same column at a time, and these 8 reads must use different banks.
+// Therefore, in rows of whole 16-byte words, units of UNIT bytes change places, and FP32 rows of a multiple of 128
+// bytes are padded.  (With other paddings, copies would not reach the rate of the memory.)
 template <int ACROSS, bool ALONG_K, int STORE>
 struct Operand {
     static constexpr int ROWS = ALONG_K ? ACROSS : K, LENGTH = ALONG_K ? K : ACROSS, ROW_BYTES = LENGTH * SIZE;
@@ -16,7 +16,8 @@ struct Operand {
     static constexpr bool BLOCKS = !SCALED && SIZE == 2 && WHOLE && K % 8 == 0;
     static constexpr int PITCH = SCALED && ROW_BYTES % 128 == 0 ? ROW_BYTES + 16 : ROW_BYTES;
     static constexpr int MATRIX_BYTES = ROWS * PITCH;
-    // Bytes that start inside a 16-byte word keep their offset in it.
+    // Unless WHOLE, the bytes that are copied may start inside a 16-byte word of global memory.  Then they have the
+    // same offset in a word here, for which there are 16 more bytes.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
     // UNIT: bytes that are read at a time.  IN_BANKS: units that fill all banks once.  MIXED: units that are permuted
     // among themselves.

@@ -10,10 +10,10 @@
 //       seen   double[5][count], zero before the launch: apart, largest, beyond, spoilt and zero of reading.cuh.  If it
 //              is null, the triangle that is not read is not looked at.
 //       Grid count rows (rows + 1) / 2, block 256.
-//   tcs_factor_square  step j: factors square (j, j) of each matrix, and updates other columns of squares.
-//       In steps ..., c - 1 - period, c - 1, column c of squares is updated by the last `period` columns of L before
-//       the step (fewer at the start), and in step c by column c - 1 of L.  So a square is loaded once for `period`
-//       columns, and the steps take similar times.
+//   tcs_factor_square  step j: factors square (j, j) of each matrix, and updates other columns.
+//       Columns are columns of squares here.  Column c is updated by the last `period` columns of L before the step
+//       (fewer at the start) in each of the steps ..., c - 1 - period, c - 1.  In step c it is updated by column
+//       c - 1 of L.  So a square is loaded once for `period` columns, and the steps take similar times.
 //       info   int[count]: becomes the first step, from 1 on, whose pivot is zero or negative; or 0.  A subnormal pivot
 //              makes the rest of L NaN.
 //       others the number of squares of a matrix that the step updates, besides square (j, j).
@@ -273,7 +273,8 @@ struct Diagonals {
     }
 };
 
-// Solves with L, or L^T if UPPER, for a row of squares x in shared memory, which has 8 right-hand sides as rows.
+// Solves with L, or L^T if UPPER, for 8 right-hand sides, the rows of x in shared memory.  The 64 columns of x that
+// belong to a row of squares of L are called a square of x.
 //
 // Step s solves for square j(s) of x.  Meanwhile warp w < TILES subtracts the squares of earlier steps from tile w of
 // the square of step s + 1.

@@ -51,7 +51,7 @@ __device__ __forceinline__ void send(int v, Mailbox to) {
                  :: "r"(to.word), "r"(v), "r"(to.barrier) : "memory");
 }
 
-// Sends 16 bytes, by the lanes with `does`, without a branch.
+// Sends 16 bytes from each lane for which `does` is true, without a branch.
 __device__ __forceinline__ void send(float4 v, Mailbox to, bool does) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %6, 0;\n"
                  "@p st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];\n}"

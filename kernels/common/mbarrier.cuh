@@ -29,7 +29,7 @@ __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" :: "r"(barrier), "r"(bytes) : "memory");
 }
 
-// The same by the threads with `does`, without a branch.
+// The same for each thread for which `does` is true, without a branch.
 __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes, bool does) {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %2, 0;\n"
                  "@p mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n}"

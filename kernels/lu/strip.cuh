@@ -194,7 +194,7 @@ __device__ __forceinline__ void update_rest(
 
 #if RESIDENT
 // Stores the leaf that ends before column `first`, while other threads search the leaf that begins there.  Until this
-// search is over, leaf.place has the places after the stored leaf.
+// search is over, leaf.place has the places that the rows have after the swaps of the stored leaf.
 __device__ __forceinline__ void store_before(Leaf& leaf, float* a, Index lda, int first, int thread) {
     const int before = first - WIDTH;
     store<HELPERS>(leaf, columns_from(leaf, before), a + before, lda, before, WIDTH, aligned16(a, lda), thread);

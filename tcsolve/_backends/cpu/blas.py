@@ -23,7 +23,7 @@ __all__ = [
 
 # Up to this many entries, a call of LAPACK takes less time than two of NumPy.
 FEW_ENTRIES = 256
-# Up to this n, LAPACK's norms take less time than products.
+# Up to this n, norms by LAPACK take less time than norms from sums of rows and columns (`cpu.ops.sums`).
 FEW_ROWS = 128
 
 

@@ -2,8 +2,8 @@
 
 Operands are rounded as the kernels round them, and multiplied in FP32.  There the product of two 11-bit
 numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
-sums, which are those of BLAS.  A `Product` with a `unit` has the sums of that GPU's tensor cores instead; a
-large product then takes tens of times as long as without a unit.
+sums, which are those of BLAS.  A `Product` with a `unit`, the name of a GPU, has the sums of the tensor cores
+of this GPU instead; a large product then takes tens of times as long as without a unit.
 """
 
 import functools

@@ -55,7 +55,8 @@ class HostRules:
         return False
 
     def is_square(self, start, rows, columns, right, update):
-        # Below a square panel, L is a product.  LAPACK factors the whole panel in no more time.
+        # A square panel is only the square on the diagonal, and L below it is computed by a product.  LAPACK
+        # factors a panel with all its rows in no more time.
         return False
 
     def inner_update(self, update, rows, columns):

@@ -26,7 +26,7 @@ __all__ = ["CholeskySquares", "bytes_of_squares", "suits_squares"]
 
 # The least number of rows.
 LEAST = 49
-# The number of columns of L by which a column of squares is updated at a time.
+# The number of earlier columns of squares by which a column of squares is updated at a time.
 PERIOD = 2
 
 
@@ -59,7 +59,7 @@ class CholeskySquares:
         """Factor a (m, n, n), real, which is not modified.
 
         The lower triangle is read, or the upper one.  `seen` is filled as by `Stacks.read_as`.  Step j of the
-        factorization updates some of the later columns of squares, each by at most `period` columns of L.
+        factorization updates some of the later columns of squares, each by at most `period` earlier ones.
         """
         (m, n), rows = a.shape[:2], square_rows(a.shape[1])
         squares = rows * (rows + 1) // 2

@@ -1,6 +1,7 @@
 """Factorizations by cuBLAS and cuSOLVER, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
 
-The classes of factors are `StackFactors` of the contract.  `LU` also has `coarse_solver(columns)`.
+The classes of factors are `StackFactors` of the contract.  `LU` and `Eliminated` also have
+`coarse_solver(columns)`.
 
 cuBLAS and cuSOLVER are column-major, so they see the transpose of a row-major A.  This transpose is factored,
 so that no matrix has to be transposed.  For a Hermitian A, they see A itself in a conjugated copy.
@@ -93,7 +94,8 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
-        # One large matrix is factored faster by cuSOLVER.  Here it is never one of a stack.
+        # One large matrix is factored faster by cuSOLVER.  `factor_and_solve` factors the large matrices of a
+        # stack in squares, and does not call this function for them.
         suits = suits_squares(a.dtype, kind, n, columns) and (m > 1 or n < PACKED_ROWS)
         if suits and not careful:
             return CholeskySquares.of(a)

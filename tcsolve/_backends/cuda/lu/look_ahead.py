@@ -56,7 +56,8 @@ def overlap(step, rules):
             with middle, cublas_calls.lane(2):
                 step.substitute()
             main.wait_event(middle.record())
-        # Launch the first strip before the kernels that fill the device, which would delay it.
+        # The kernels in `main` from here on fill the device.  They wait until the first strip can start, so
+        # that they do not delay it.
         main.wait_event(reached)
         if middle in streams:
             middle.wait_event(main.record())

@@ -229,8 +229,8 @@ class DeviceLU:
 @turns_into_memory_error
 def _by_inverse(l, plan, bound=None):
     """Return a function solve(b, share=None) by a product with L**-1, or None if substitution is faster."""
-    # Without a bound, the panel is not square.  Then wgmma can compute the products only if the update is
-    # fp16x3.
+    # Without a bound, the panel is not square.  Then plan.update is fp16x3, FP32 or FP64, and of these wgmma
+    # has only fp16x3.
     few = plan.columns < paths().least_columns or len(l) <= SOLVE_WIDTH
     if few or (bound is None and plan.update.name != "fp16x3") or not aligned(l):
         return None

@@ -21,7 +21,8 @@ BLOCKS = {
     1: ((4096, 128), (14336, 512), (math.inf, 1024)),
     3: ((6656, 128), (8192, 192), (16384, 512), (math.inf, 1024)),
 }
-# The same for square panels, which delay the update only for a short time.
+# The same for square panels.  Only their square on the diagonal is factored, so they delay the update only
+# for a short time.
 SQUARE_BLOCKS = {
     1: ((4096, 128), (6000, 512), (12500, 1024), (17000, 1536), (math.inf, 2048)),
     3: ((4096, 128), (9000, 512), (math.inf, 1024)),

@@ -1,7 +1,8 @@
 """Calls of cuBLAS on row-major views; no global setting changes a result.
 
-We make our own handles, one per thread, device, lane and place of the scalars (host or device), with a fixed
-math mode.  Each call names the precision of its product.
+We make our own handles, with a fixed math mode: one for each thread, device, lane, and place of the scalars
+(host or device).  A lane is a group of calls that may run at the same time as those of other lanes.  Each
+call names the precision of its product.
 """
 
 import contextlib
@@ -71,7 +72,7 @@ PRODUCTS = {low: (*kinds, "f") for low, kinds in OPERANDS.items()} | {
 # Largest number of right-hand sides in one triangular solve.  The libraries do not document a limit; this
 # number is enough to keep the device busy.
 MOST_COLUMNS = 1 << 15
-# Number of lanes: groups of calls that may run concurrently.  Each lane has its own handles.
+# Number of lanes.
 LANES = 3
 # The size of a workspace that NVIDIA recommends for Hopper.  cuBLAS chooses the algorithm of a product by the
 # size of its workspace.

@@ -21,7 +21,7 @@ def in_order_of(main, body):
     A stream-ordered allocator reuses memory in the order of the stream that allocated it.  But our streams
     read memory that another of them has allocated, so it could be reused too early.  With this pool the
     blocks are freed in `main`, after `main` has waited for all streams.  CuPy's default pool does not need
-    this: it keeps freed memory for the stream that allocated it, which belongs to this thread.
+    this: freed memory is given only to the stream that allocated it, and this stream belongs to this thread.
 
     Parameters
     ----------
