@@ -27,6 +27,7 @@ SCRIPTS = {
     "published_scaling": "published",
     "published_spd": "published",
     "stacks_types": "stacks",
+    "study_cuda": "study",
     "suitesparse_cpu": "suitesparse",
     "suitesparse_h200": "suitesparse",
     "training_emulated": "training",
@@ -45,7 +46,7 @@ PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PROD
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
 # Files that only a device runs, besides CUDA sources; and files that only the results of STUDIES depend on.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
-STUDY, STUDIES = "tcsolve/_study/", ("convergence", "convergence_exact", "published")
+STUDY, STUDIES = "tcsolve/_study/", ("convergence", "convergence_exact", "published", "study")
 # The command only reads arguments and prints, so it changes no results.
 COMMAND = "tcsolve/cli/"
 

@@ -9,7 +9,8 @@ command continues an interrupted run.
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder --device cuda
 
-runs the part of a GPU.  --list only prints the commands.
+runs the part of a GPU.  --list only prints the commands.  If the folder --work is empty at the start, the
+seconds of a complete run are kept in benchmarks/results/study.json, or study_cuda.json.
 """
 
 import argparse
@@ -20,6 +21,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+from _harness import RESULTS, gpu, machine, save
 
 from tcsolve._hardware import cores
 from tcsolve._study.threads import THREAD_VARIABLES
@@ -60,6 +63,11 @@ def run(group):
     return [script for (script, *_), end in zip(group, ends, strict=True) if end]
 
 
+def is_word(argument):
+    """Tell whether an argument of a command is not an option."""
+    return not argument.startswith("-")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--work", type=Path, default=Path("study_rows"), help="folder of the rows")
@@ -73,11 +81,17 @@ def main():
     if "TCSOLVE_MATRICES" not in os.environ:
         sys.exit("set TCSOLVE_MATRICES to the folder of the collection matrices")
     options.work.mkdir(parents=True, exist_ok=True)
-    start = time.monotonic()
+    is_resumed, rows, on_device = any(options.work.iterdir()), [], options.device == "cuda"
     for group in commands(options.device, options.work.resolve()):
+        start = time.monotonic()
         if failed := run(group):
             sys.exit(f"{' and '.join(failed)} failed; the commands after it were not run")
-        print(f"{time.monotonic() - start:.0f} s so far", flush=True)
+        told = [" ".join(itertools.takewhile(is_word, command)) for command in group]
+        rows.append({"commands": told, "seconds": time.monotonic() - start})
+        print(f"{sum(row['seconds'] for row in rows):.0f} s so far", flush=True)
+    if not is_resumed:
+        path = RESULTS / ("study_cuda.json" if on_device else "study.json")
+        save(path, machine() | (gpu() if on_device else {}), rows)
 
 
 if __name__ == "__main__":

@@ -159,6 +159,19 @@ def in_milliseconds(row):
     return f"{1e3 * row['seconds']:.3g}"
 
 
+def study_seconds_table():
+    """Return the seconds of the scripts of the written study, on the host and on a GPU."""
+    found = []
+    for name in ("study.json", "study_cuda.json"):
+        if not (RESULTS / name).exists():
+            continue
+        machine, rows = load(name)
+        body = [[", ".join(f"`{c}`" for c in r["commands"]), f"{r['seconds']:.0f}"] for r in rows]
+        body.append(["all", f"{sum(row['seconds'] for row in rows):.0f}"])
+        found += [table(["scripts", "seconds"], body), source(machine, "benchmarks/study.py")]
+    return "\n\n".join(found) or "Not measured yet; run `python benchmarks/study.py`."
+
+
 def ratios(rows):
     """Return the smallest and the largest ratio of the time of the fastest peer to ours, as a cell."""
     found = [row["peers"][row["fastest"]]["median"] / row["tcsolve"]["median"] for row in rows]
@@ -345,6 +358,7 @@ TABLES = {
     "roads": roads_table,
     "accurate": accurate_table,
     "accurate-gpu": accurate_gpu_table,
+    "study-seconds": study_seconds_table,
 }
 
 

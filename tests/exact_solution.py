@@ -1,5 +1,6 @@
 """Exact solutions of small systems of FP64 numbers, as fractions."""
 
+import functools
 from fractions import Fraction
 
 import numpy as np
@@ -15,9 +16,17 @@ def integers(v):
 
 
 def solution(a, b):
-    """Return the exact x of A x = b as fractions, by fraction-free elimination (Bareiss)."""
-    n, (entries, scale), (of_b, scale_b) = len(b), integers(a), integers(b)
-    rows = [entries[i * n : (i + 1) * n] + [of_b[i]] for i in range(n)]
+    """Return the exact x of A x = b as fractions."""
+    (entries, scale), (of_b, scale_b) = integers(a), integers(b)
+    return [x * scale / scale_b for x in _solved(tuple(entries), tuple(of_b))]
+
+
+# Several tests solve the same system.
+@functools.lru_cache(maxsize=64)
+def _solved(entries, of_b):
+    """Return the exact x of a system of integers, by fraction-free elimination (Bareiss)."""
+    n = len(of_b)
+    rows = [[*entries[i * n : (i + 1) * n], of_b[i]] for i in range(n)]
     before = 1
     for k in range(n):
         pivot = next(i for i in range(k, n) if rows[i][k])
@@ -28,7 +37,7 @@ def solution(a, b):
                 pairs = zip(rows[i], rows[k], strict=True)
                 rows[i] = [(of_k * x - of_i * y) // before for x, y in pairs]
         before = rows[k][k]
-    return [Fraction(row[n], row[i]) * scale / scale_b for i, row in enumerate(rows)]
+    return [Fraction(row[n], row[i]) for i, row in enumerate(rows)]
 
 
 def relative_error(x, exact):

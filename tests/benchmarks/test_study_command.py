@@ -1,5 +1,6 @@
 """The command that makes the pages of the study: its scripts are those that the docs list."""
 
+import json
 import shlex
 import subprocess
 import sys
@@ -27,6 +28,42 @@ def test_its_scripts_know_their_options():
         _, script, *words = shlex.split(command)
         told = printed(ROOT / script, "--help")
         assert all(word in told for word in words if word.startswith("--"))
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_seconds_of_a_complete_run_are_kept(script, monkeypatch, tmp_path, is_resumed):
+    study, work = script("study"), tmp_path / "work"
+    work.mkdir()
+    if is_resumed:
+        (work / "rows.jsonl").touch()
+    group = ("gate.py --help", "devices.py --help")
+    monkeypatch.setattr(study, "COMMANDS", {"cpu": (group, ("stacks.py --help",)), "cuda": ()})
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["study.py", "--work", str(work)])
+    monkeypatch.setenv("TCSOLVE_MATRICES", str(tmp_path))
+
+    study.main()
+
+    kept = tmp_path / "study.json"
+    assert kept.exists() != is_resumed
+    if not is_resumed:
+        rows = json.loads(kept.read_text())["rows"]
+        assert [row["commands"] for row in rows] == [["gate.py", "devices.py"], ["stacks.py"]]
+        assert all(0 < row["seconds"] < 60 for row in rows)
+
+
+def test_a_run_that_fails_keeps_no_seconds(script, monkeypatch, tmp_path):
+    study = script("study")
+    commands = ("gate.py --help",), ("gate.py --no-such-option",)
+    monkeypatch.setattr(study, "COMMANDS", {"cpu": commands, "cuda": ()})
+    monkeypatch.setattr(study, "RESULTS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["study.py", "--work", str(tmp_path / "work")])
+    monkeypatch.setenv("TCSOLVE_MATRICES", str(tmp_path))
+
+    with pytest.raises(SystemExit, match=r"gate\.py failed"):
+        study.main()
+
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_the_command_needs_a_folder_of_matrices(monkeypatch, tmp_path):

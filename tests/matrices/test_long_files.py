@@ -152,7 +152,7 @@ def test_memory_and_time_are_bounded_by_the_matrix_not_by_the_text(tmp_path, kin
     [
         ("a line", "line of more than 4096 characters"),
         ("a struct", "more than 0.00293 GiB unpacked"),
-        ("a matrix", "is 11000 by 11000"),
+        ("a matrix", "is 6000 by 6000"),
         ("a name", "not a readable MATLAB file"),
     ],
 )
@@ -161,10 +161,10 @@ def test_memory_and_time_are_bounded_for_other_formats(tmp_path, kind, reason):
     if kind == "a line":
         path.write_bytes(b"%" * 300 * MIB)
     elif kind == "a struct":
-        problem = {"A": np.eye(2), "aux": np.zeros(500 * MIB // 8)}
+        problem = {"A": np.eye(2), "aux": np.zeros(300 * MIB // 8)}
         scipy.io.savemat(path, {"Problem": problem}, do_compression=True)
     elif kind == "a matrix":
-        scipy.io.savemat(path, {"A": np.zeros((11000, 11000))}, do_compression=True)
+        scipy.io.savemat(path, {"A": np.zeros((6000, 6000))}, do_compression=True)
     else:
         scipy.io.savemat(path, {"x" * 200 * MIB: np.eye(2)}, do_compression=True)
     command = [sys.executable, "-P", "-c", MEASURED.replace("_suitesparse.read", "load"), path]
