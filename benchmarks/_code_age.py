@@ -1,6 +1,7 @@
 """Find results that are older than the code that made them; comments and docstrings are no code."""
 
 import ast
+import functools
 import json
 import pathlib
 import re
@@ -56,6 +57,7 @@ def results_before_their_code(root=ROOT, folder=RESULTS):
 
     If git does not know the commit, None takes the place of the list of paths.
     """
+    code_of = functools.cache(functools.partial(_code_of, root))
     for path in sorted(folder.glob("*.json")):
         machine = json.loads(path.read_text()).get("machine", {})
         commit = machine.get("commit", "").removesuffix("+")
@@ -67,7 +69,7 @@ def results_before_their_code(root=ROOT, folder=RESULTS):
         asked = [*_parts_of_script(root / script, root), *PARTS.get(path.stem, LIBRARY)]
         on_device = "gpu" in machine or path.stem in PARTS
         how = {"on_device": on_device, "is_study": pathlib.Path(script).stem in STUDIES}
-        changed = [x for x in asked if _has_other_code(root, commit, x, **how)]
+        changed = [x for x in asked if _has_other_code(root, code_of, commit, x, **how)]
         if changed:
             yield path.name, commit, changed
 
@@ -102,10 +104,10 @@ def _imported(tree):
     return [name for name in found if name not in WRITERS and not name.endswith("_page")]
 
 
-def _has_other_code(root, commit, path, *, on_device, is_study):
+def _has_other_code(root, code_of, commit, path, *, on_device, is_study):
     """Tell whether a file, or a file in the folder `path`, has other code now than in the commit.
 
-    Files that the results do not depend on do not count.
+    Files that the results do not depend on do not count.  `code_of` is `_code_of` for `root`.
     """
     names = _git(root, "diff", "--name-only", "-z", commit, "--", path).stdout.decode().split("\0")
     for name in filter(None, names):
@@ -113,7 +115,7 @@ def _has_other_code(root, commit, path, *, on_device, is_study):
         others = COMMAND if is_study else (COMMAND, STUDY)
         if for_devices and not on_device or name.startswith(others):
             continue
-        if _code_of(root, commit, name) != _code_of(root, None, name):
+        if code_of(commit, name) != code_of(None, name):
             return True
     return False
 

@@ -23,8 +23,7 @@ CONDITION = re.compile(r"__CUDA_ARCH__ >= (\d+)")
 ASSEMBLED = tuple(
     {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 2, "SCALED": scaled}
     | {"TRANS_A": turned, "TRANS_B": turned}
-    for level, scaled in ((0, 0), (0, 1), (3, 1))
-    for turned in (0, 1)
+    for level, scaled, turned in ((0, 0, 0), (0, 1, 1), (3, 1, 0), (3, 1, 1))
 ) + tuple(
     {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 1, "SCALED": 0, "TRANS_A": 0, "TRANS_B": 0}
     for level in (0, 3)

@@ -326,28 +326,31 @@ def collection(folder, monkeypatch):
     return folder
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+# (matrices, filters, names that are run, reasons of those that are skipped).
+SELECTED = [
+    ("ss:HB/*", {}, ["easy", "hard", "large"], {}),
+    ("ss:HB/*", {"kappa": "1:1e3"}, ["easy", "large"], {"HB/hard": "kappa is 1.00e+09, out"}),
+    (
+        "ss:HB/*",
+        {"kappa": "1:1e3", "max_n": 5},
+        ["easy"],
+        {"HB/hard": "kappa is 1.00e+09", "HB/*": "(max_n = 5) exclude 1 of the 3 matrices"},
+    ),
+    (
+        "ss:*",
+        {"kind": "spd", "max_n": 5},
+        ["easy", "other"],
+        {"*": "kind = spd) exclude 2 of the 4"},
+    ),
+    ("ss:*", {"group": "Bai"}, ["other"], {}),
+    ("ss:HB/*", {"max_n": 1}, [], {"HB/*": "(max_n = 1) exclude 3 of the 3"}),
+    ("ss:large", {"max_n": 5}, [], {"large": "n = 12 is above max_n = 5"}),
+]
+
+
 @pytest.mark.parametrize(
-    "text, filters, ran, skipped",
-    [
-        ("ss:HB/*", {}, ["easy", "hard", "large"], {}),
-        ("ss:HB/*", {"kappa": "1:1e3"}, ["easy", "large"], {"HB/hard": "kappa is 1.00e+09, out"}),
-        (
-            "ss:HB/*",
-            {"kappa": "1:1e3", "max_n": 5},
-            ["easy"],
-            {"HB/hard": "kappa is 1.00e+09", "HB/*": "(max_n = 5) exclude 1 of the 3 matrices"},
-        ),
-        (
-            "ss:*",
-            {"kind": "spd", "max_n": 5},
-            ["easy", "other"],
-            {"*": "kind = spd) exclude 2 of the 4"},
-        ),
-        ("ss:*", {"group": "Bai"}, ["other"], {}),
-        ("ss:HB/*", {"max_n": 1}, [], {"HB/*": "(max_n = 1) exclude 3 of the 3"}),
-        ("ss:large", {"max_n": 5}, [], {"large": "n = 12 is above max_n = 5"}),
-    ],
+    "text, filters, ran, skipped, jobs",
+    [*((*case, 1) for case in SELECTED), (*SELECTED[2], 2), (*SELECTED[5], 2)],
 )
 def test_no_matrix_of_the_collection_vanishes(collection, text, filters, ran, skipped, jobs):
     table = quiet(["gen:gauss:n=1", {"text": text, **filters}], ["fp32", "fp64"], jobs=jobs)

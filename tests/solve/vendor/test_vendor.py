@@ -260,9 +260,18 @@ def test_a_real_stack_is_not_made_complex_for_complex_right_hand_sides():
 READ_IN_PART = KINDS[2:]
 
 
-@pytest.mark.parametrize("dtype", "fdFD")
 @pytest.mark.parametrize("kind", READ_IN_PART)
-@pytest.mark.parametrize("m, n", [(0, 10), (4, 10), (4, 40), (0, 100), (4, 100), (4100, 3)])
+@pytest.mark.parametrize(
+    "m, n, dtype",
+    [
+        *(
+            (m, n, char)
+            for m, n in ((0, 10), (4, 10), (4, 40), (0, 100), (4, 100))
+            for char in "fdFD"
+        ),
+        *((4100, 3, char) for char in "fD"),
+    ],
+)
 def test_entries_that_contradict_the_structure_are_told_of(road, kind, m, n, dtype):
     a, b = matrices(kind, dtype, m or 1, n), right_hand_sides(dtype, m or 1, n, 1)
     a[(-1, 0, -1) if kind == "lower triangular" else (-1, -1, 0)] += 1  # not read
