@@ -45,11 +45,13 @@ PRODUCTS = (
 # The parts of the library on which a results file depends, if it does not depend on the whole library.
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
-# Files that only a device runs, besides CUDA sources; and files that only the results of STUDIES depend on.
+# Files that only a device runs, besides CUDA sources.  Stacks that are factored on the host use the second
+# folder, too, but no script measures these.  And files that only the results of STUDIES depend on.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
-STUDY, STUDIES = "tcsolve/_study/", ("convergence", "convergence_exact", "published", "study")
-# The command only reads arguments and prints, so it changes no results.
-COMMAND = "tcsolve/cli/"
+STUDY = "tcsolve/_study/"
+STUDIES = ("convergence", "convergence_exact", "published", "study", "training")
+# The command only reads arguments and prints, so it changes no results, except for its measured rates.
+COMMAND, RATES = "tcsolve/cli/", "tcsolve/cli/rates.py"
 
 
 def results_before_their_code(root=ROOT, folder=RESULTS):
@@ -94,14 +96,14 @@ def _parts_of_script(script, root):
 
 
 def _imported(tree):
-    """Return the names of the modules that a module imports, except those that only write pages."""
+    """Return the names of the modules that a module imports, except WRITERS: they measure nothing."""
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             found.append(node.module)
-    return [name for name in found if name not in WRITERS and not name.endswith("_page")]
+    return [name for name in found if name not in WRITERS]
 
 
 def _has_other_code(root, code_of, commit, path, *, on_device, is_study):
@@ -113,7 +115,7 @@ def _has_other_code(root, code_of, commit, path, *, on_device, is_study):
     for name in filter(None, names):
         for_devices = name.startswith(FOR_DEVICES) or re.match(r"kernels/.*\.cuh?$", name)
         others = COMMAND if is_study else (COMMAND, STUDY)
-        if for_devices and not on_device or name.startswith(others):
+        if for_devices and not on_device or name.startswith(others) and name != RATES:
             continue
         if code_of(commit, name) != code_of(None, name):
             return True

@@ -276,8 +276,8 @@ struct Diagonals {
 // Solves with L, or L^T if UPPER, for 8 right-hand sides, the rows of x in shared memory.  The 64 columns of x that
 // belong to a row of squares of L are called a square of x.
 //
-// Step s solves for square j(s) of x.  Meanwhile warp w < TILES subtracts the squares of earlier steps from tile w of
-// the square of step s + 1.
+// Step s solves for square of_step(s) of x.  Meanwhile warp w < TILES works on tile w of the square of step s + 1: it
+// subtracts the products of L with the squares of earlier steps.
 template <bool UPPER>
 __device__ __forceinline__ void solve_row(const Squares& l, double* x, const Diagonals& diagonals, int rows) {
     const auto of_step = [&](int s) { return UPPER ? rows - 1 - s : s; };

@@ -5,7 +5,7 @@
 //   info   [count]: 0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be
 //          used.  If A holds NaN or Inf, y is not finite.
 //   room   memory for count (n + n % 2) MOST + 1 entries, double or pairs; the last one counts the blocks that have
-//          started.  All its bits are ones before the launch.
+//          started.  Before the launch, all bits of this memory are ones.
 //   a, b   T_A, or pairs; entry (s, i, j) of a is at s a_step + i a_row + j a_col, and (s, i, c) of b is at s b_step +
 //          i b_row + c b_col.
 //   kind   GENERAL, with partial pivoting; else step j takes row j.

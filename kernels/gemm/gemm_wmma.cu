@@ -3,8 +3,9 @@
 // The second of the three engines naive, wmma and wgmma.  It adds:
 //   - a tile of op(A) is read from global memory once for all columns of a tile of C, one of op(B) once for all rows,
 //     16 bytes a thread;
-//   - unless T_IN is float (below), copies run STAGES - 1 tiles ahead of the tensor cores (cp.async from sm_80 on,
-//     ordinary loads before), fragments one slice ahead, also from one tile to the next;
+//   - copies run STAGES - 1 tiles ahead of the tensor cores (cp.async from sm_80 on, ordinary loads before), except
+//     those of FP32 operands for a 16-bit format (below);
+//   - unless T_IN is float, fragments are loaded one slice ahead, also from one tile to the next;
 //   - chunks of 16 bytes are swizzled, so that copies and fragments meet no bank conflicts (SWIZZLE 0 leaves this
 //     out, for comparison).
 // It is 7, 13 and 17 times as fast as the naive engine at n = 1024, 2048 and 4096 (H200, FP16,

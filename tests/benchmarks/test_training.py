@@ -148,6 +148,7 @@ def test_rows_of_a_resumed_run_keep_their_commit(training, monkeypatch, tmp_path
     text = path.with_suffix(".md").read_text()
     for row in (second, last):
         assert f"'{row['solver']}' for {first['problem']} are of commit later, " in text
+    assert text.count("are of commit") == 2
 
 
 @pytest.mark.parametrize(("kind", "n"), [("type 2", 150), ("type 4", 300), ("poisson", 144)])

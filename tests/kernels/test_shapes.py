@@ -22,7 +22,7 @@ from tcsolve.kernels.square_shapes import (
     square_solve_bytes,
     updated_squares,
 )
-from tcsolve.kernels.system_shapes import across_shape, solve_shape
+from tcsolve.kernels.system_shapes import TOLD, across_shape, solve_shape
 
 from tcsolve._arithmetic.formats import FORMATS
 from tcsolve._arithmetic.tensor_cores import UNITS
@@ -522,3 +522,7 @@ def test_factors_in_squares_fit_in_shared_memory(arch, most):
 @pytest.mark.parametrize("arch", ["sm_75", "sm_86", "sm_89", "sm_120"])
 def test_there_are_no_factors_in_squares_where_the_rate_in_fp64_is_low(arch):
     assert largest_in_squares(arch) == 0
+
+
+def test_the_host_has_room_for_all_systems_that_a_kernel_tells():
+    assert f"constexpr int TOLD = {TOLD};" in compiler.source("small_solve.cuh")

@@ -136,7 +136,7 @@ numpy_ops = NumpyOps()
 
 
 class HostRowStats:
-    """The `RowStats` of a diag(s)."""
+    """The `RowStats` of a matrix whose columns are multiplied by `col_scale`, unless this is None."""
 
     def __init__(self, a, col_scale):
         self._a, self._scale = a, col_scale

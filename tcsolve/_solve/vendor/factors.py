@@ -6,7 +6,7 @@ Each has `solve(rhs, adjoint=False)` and `taken(which)`, as the factors of `ops.
 import numpy as np
 
 from tcsolve._arrays import as_host
-from tcsolve._solve.vendor.system import as_read
+from tcsolve._solve.vendor.system import as_read, some_of
 
 __all__ = ["InParts", "Later", "Paired", "Turned"]
 
@@ -99,22 +99,24 @@ class Paired:
 class Later:
     """The factors of systems that one launch has solved; they are computed when `solve` is first called.
 
-    `probes` is the number of random vectors that are solved for together with b.
+    `probes` is the number of random vectors that are solved for together with b.  `which` has the numbers of
+    the systems; None stands for all.
     """
 
-    def __init__(self, ops, system, probes):
-        self._ops, self._system, self._probes, self._factors = ops, system, probes, None
+    def __init__(self, ops, system, probes, which=None):
+        self._ops, self._system, self._probes, self._which = ops, system, probes, which
+        self._factors = None
 
     def solve(self, rhs, adjoint=False):
         """Solve as the factors of `vendor.factor` do."""
         if self._factors is None:
-            system = as_read(self._ops, self._system)
-            k = system.b.shape[2]
+            system = some_of(self._ops, self._system, self._which)
+            system, k = as_read(self._ops, system), system.b.shape[2]
             self._factors = self._ops.vendor.factor(system.a, system.kind, k + self._probes)
         return self._factors.solve(rhs, adjoint)
 
     def taken(self, which):
-        """Return the factors of some of the systems."""
-        some = self._ops.xp.asarray(which)
-        system = self._system._replace(a=self._system.a[some], b=self._system.b[some])
-        return Later(self._ops, system, self._probes)
+        """Return the factors of some of the systems, whose matrices are not copied yet."""
+        which = as_host(which)
+        which = which if self._which is None else self._which[which]
+        return Later(self._ops, self._system, self._probes, which)

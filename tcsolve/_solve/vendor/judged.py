@@ -5,7 +5,7 @@ import numpy as np
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.measure import MEASURED, limits
 from tcsolve._solve.vendor.settle import settled, settled_as_they_are
-from tcsolve._solve.vendor.system import SEEN, Part
+from tcsolve._solve.vendor.system import SEEN, Part, some_of
 
 __all__ = ["PROBES", "settled_few", "solve_and_judge", "solve_at_once", "with_few"]
 
@@ -38,8 +38,7 @@ def settled_few(ops, system, x, few, board, factors):
     """
     if board is not None and (part := settled_as_they_are(system, x, board)):
         return part
-    here = ops.xp.asarray(few)
-    some = system._replace(a=system.a[here], b=system.b[here])
+    here, some = ops.xp.asarray(few), some_of(ops, system, few)
     if board is None:
         board = ops.xp.zeros((SEEN + MEASURED + 2 * some.b.shape[2], len(few)))
         of_some = solve_at_once(ops, some, board)

@@ -100,7 +100,7 @@ def _settle_doubtful(ops, system, judged, batch, check_finite):
     """Replace the answers to doubtful systems, and raise or warn as their statuses say."""
     start, (_, few, _) = time.perf_counter(), judged
     part = settled_few(ops, system, *judged, Later(ops, system, PROBES))
-    require_finite_systems(ops, system, part, check_finite)
+    require_finite_systems(ops, system, part, check_finite, few)
     solution = solution_of(part, ops, part.codes.shape, part.x.shape, start, 0)
     places = np.unravel_index(few, batch)
     raise_or_warn(contradicted(solution, part.apart), places=np.stack(places, axis=1))

@@ -1,8 +1,8 @@
 """A second solve of systems that have extreme entries or miss the bound.
 
 Each matrix is factored again, and x is refined.  A matrix with extreme norms, or whose first x is not finite,
-is first scaled by powers of two.  If x overflows, factors of the transposes without scaling may give another
-x that meets the bound (see `_solve.overflow`).
+is first scaled by powers of two.  If x overflows, factors of A or of the transposes without scaling may give
+another x that meets the bound (see `_solve.overflow`).
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from tcsolve._solution import Status, code_of
 from tcsolve._solve.vendor.factors import Turned
 from tcsolve._solve.vendor.measure import errors_of
 from tcsolve._solve.vendor.rcond import rconds_of_scaled
-from tcsolve._solve.vendor.system import CONVERGED, NONFINITE, Part
+from tcsolve._solve.vendor.system import CONVERGED, NONFINITE, Part, some_of
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["exponents_of", "repair", "solved_turned"]
@@ -135,19 +135,22 @@ def _codes_of(ops, system, x, error):
 
 
 def _bring_in_range(ops, system, part, which):
-    """Solve the systems `which`, whose x overflows, with factors of the transposes.
+    """Solve the systems `which`, whose x overflows, with factors of A and of the transposes without scaling.
 
     An x that meets the bound is stored in `part`.
     """
-    here = ops.xp.asarray(which)
-    some = system._replace(a=system.a[here], b=system.b[here])
-    x, _ = solved_turned(ops, some.a, some.b, True)
-    error = errors_of(ops, some, x)  # NaN where x is not finite
-    met = (error <= system.bound).all(axis=1)
-    here = ops.xp.asarray(which[met])
-    part.x[here] = x[ops.xp.asarray(np.flatnonzero(met))]
-    part.error[which[met]], part.codes[which[met]] = error[met], CONVERGED
-    part.steps[which[met]] = 0
+    for turned in (False, True):
+        some = some_of(ops, system, which)
+        x, _ = solved_turned(ops, some.a, some.b, turned)
+        error = errors_of(ops, some, x)  # NaN where x is not finite
+        met = (error <= system.bound).all(axis=1)
+        here = ops.xp.asarray(which[met])
+        part.x[here] = x[ops.xp.asarray(np.flatnonzero(met))]
+        part.error[which[met]], part.codes[which[met]] = error[met], CONVERGED
+        part.steps[which[met]] = 0
+        which = which[~met]
+        if not which.size:
+            return
 
 
 def solved_turned(ops, a, b, turned):

@@ -46,6 +46,7 @@ from tcsolve._solve.vendor.system import (
     kind_of,
     read_all,
     read_matrix,
+    some_of,
 )
 
 __all__ = [
@@ -154,10 +155,14 @@ def _solve_all(ops, a, b, structure, lower, alone, *, shape, dtype, check_finite
     return solution, part.apart.reshape(batch)
 
 
-def require_finite_systems(ops, system, part, check_finite):
-    """Raise an InputError if `check_finite` and A or b holds NaN or Inf; `system` has the caller's arrays."""
+def require_finite_systems(ops, system, part, check_finite, which=None):
+    """Raise an InputError if `check_finite` and A or b holds NaN or Inf.
+
+    `system` has the caller's arrays, and `part` the answers to the systems `which`; None stands for all.
+    """
     bad = distinct(part.spoilt).any() or distinct(part.codes).max() > ILL_CONDITIONED
     if check_finite and bad:
+        system = some_of(ops, system, which)
         require_finite(not part.spoilt.any() and bool(ops.xp.isfinite(system.a).all()), "a")
         require_finite(bool(ops.xp.isfinite(system.b).all()), "b")
 
@@ -289,7 +294,8 @@ def answered(ops, system, x, factors, board):
     """
     if len(system.a) > ON_HOST and not system.estimate:
         few = ops.xp.flatnonzero(doubtful(board, system))
-        return with_few(ops, system, x, *ops.host(few, board[:, few]), factors)
+        found = ops.host(few, board[:, few]) if few.size else ((), None)
+        return with_few(ops, system, x, *found, factors)
     return settled(ops, system, x, factors, ops.host(board)[0])
 
 

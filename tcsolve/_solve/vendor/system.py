@@ -27,6 +27,7 @@ __all__ = [
     "kind_of",
     "read_all",
     "read_matrix",
+    "some_of",
     "tolerance",
 ]
 
@@ -128,6 +129,14 @@ def as_stacks(xp, a, b, batch):
         v if v.shape[:-2] == batch else xp.broadcast_to(v, (*batch, *v.shape[-2:])) for v in (a, b)
     )
     return a.reshape(-1, n, n), b.reshape(-1, n, k)
+
+
+def some_of(ops, system, which):
+    """Return the systems `which`, an array of int on the host; None stands for all."""
+    if which is None or len(which) == len(system.a):
+        return system
+    here = ops.xp.asarray(which)
+    return system._replace(a=system.a[here], b=system.b[here])
 
 
 def as_read(ops, system):

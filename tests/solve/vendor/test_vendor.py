@@ -636,10 +636,30 @@ def test_large_matrices_of_a_stack_are_as_accurate_as_single_ones(road):
 # ---- long stacks -------------------------------------------------------------------------------
 
 
+# One launch tells the numbers of up to 32 systems.  If these are more than a quarter, all are solved again.
+@pytest.mark.parametrize("n, count", [(3, 1), (3, 32), (3, 33), (3, 1500), (20, 33)])
+def test_ill_conditioned_systems_of_a_long_stack_have_their_status(road, n, count):
+    m, rng = 4100, np.random.default_rng(n)
+    bad = np.sort(rng.choice(m, count, replace=False))
+    a, b = matrices(None, "d", m, n), right_hand_sides("d", m, n, 1)
+    a[bad] = np.diag([*(n - 1) * [1.0], 1e-20])
+
+    found = road.solve_ex(a, b)
+    with pytest.warns(tcsolve.LinAlgWarning, match=f"in slice {bad[0]} of the stack"):
+        x = road.solve(a, b)
+
+    is_bad = np.isin(np.arange(m), bad)
+    assert (found.statuses[is_bad] == Status.ILL_CONDITIONED).all()
+    assert (found.statuses[~is_bad] == Status.CONVERGED).all()
+    for answers in (x, found.x):
+        expected = b[bad] / np.diagonal(a[bad], axis1=1, axis2=2)[:, :, None]
+        np.testing.assert_allclose(answers[bad], expected, rtol=1e-14)
+        assert worst_ratio(a[~is_bad][:50], answers[~is_bad][:50], b[~is_bad][:50]) <= MET
+
+
 @pytest.mark.parametrize("count, n", [(4097, 3), (10001, 3), (4097, 16)])
 @pytest.mark.parametrize("estimate", [False, True])
 def test_long_stacks_come_back_in_order(road, count, n, estimate):
-    """From n = 16 on, the launch stores what it measures; a smaller singular system is solved again."""
     a, b = matrices(None, "d", count, n), right_hand_sides("d", count, n, 1)
     a[4000] = 0
     solution = road.solve_ex(a, b)

@@ -10,7 +10,7 @@ from tcsolve._backends.cuda.runtime import current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, prepared, steps
 from tcsolve.kernels.arch import FAST_FP64, arch_number
 from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_shape
-from tcsolve.kernels.system_shapes import solve_shape
+from tcsolve.kernels.system_shapes import TOLD, solve_shape
 
 __all__ = [
     "KINDS",
@@ -29,8 +29,7 @@ TRIANGLE = 2
 NEAR = 1e4
 # Number of rows of `board` (see `Stacks.solve_at_once`), without the two for each right-hand side.
 NUMBERS = 9
-# The largest number of doubtful systems of which a kernel tells the host all numbers, as in small_solve.cuh.
-TOLD = 32
+NONE = np.zeros(0, np.int64)
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
 
@@ -84,13 +83,18 @@ def solve_at_once(a, b, kind, band, bound, board, *, alone=False, exact=False):
 def solve_and_judge(a, b, kind, band, limits, *, alone=False):
     """As `Stacks.solve_and_judge`."""
     (m, _, k), (bound, *others) = b.shape, limits
-    doubts = _doubts(cupy.cuda.runtime.getDevice(), threading.get_ident(), NUMBERS + 2 * k)
+    numbers = NUMBERS + 2 * k if m > 1 else 0
+    doubts = _doubts(cupy.cuda.runtime.getDevice(), threading.get_ident(), numbers)
     doubtful = cupy.empty(m, bool) if m > 1 else None
     results = doubts.board if m > 1 else None, doubtful, doubts.cleared()
-    x = _solve(a, b, (kind, band, alone), results, (bound, None, *others))
-    count = doubts.count()
+    try:
+        x = _solve(a, b, (kind, band, alone), results, (bound, None, *others))
+        count = doubts.count()
+    except BaseException:  # the launch may still write to the memory that the next call uses
+        cupy.cuda.get_current_stream().synchronize()
+        raise
     if not count:
-        return x, (), None
+        return x, NONE, None
     if m == 1:
         return x, np.zeros(1, np.int64), None
     return x, *(doubts.told(count) if count <= TOLD else (np.flatnonzero(doubtful.get()), None))
@@ -102,9 +106,10 @@ def _doubts(device, thread, numbers):
 
 
 class _Doubts:
-    """What a launch of one thread tells about doubtful systems: their count, and `numbers` of each.
+    """What a launch tells the host about doubtful systems: their count, and `numbers` of each.
 
-    A device can write to pinned memory of the host, so that the host reads this without copies.
+    A device can write to pinned memory of the host, so that the host reads this without copies.  Each thread
+    of the host has an object of its own.
     """
 
     def __init__(self, numbers):
