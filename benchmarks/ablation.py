@@ -4,10 +4,11 @@
     python benchmarks/ablation.py --sizes 1024 4096 --paths gate look_ahead
     python benchmarks/ablation.py --draw                              # the page from the JSON again; no GPU
 
-Each path of `tcsolve._paths` is switched off alone.  The full library and the one without the path are timed
-in turns, in one run, on the same matrices: LU alone, and the whole `solve` of one FP64 right-hand side.  Wall
-clock with an idle device before and after, medians, after warm-up.  Every answer is checked before it is
-timed.  The path 'nothing' switches nothing off: what it seems to save is noise.
+The paths of `tcsolve._paths` are switched off one at a time; paths that need another path are switched off
+with it.  The full library and the one without the path are timed in turns, in one run, on the same matrices:
+LU alone, and the whole `solve` of one FP64 right-hand side.  Wall clock with an idle device before and after,
+medians, after warm-up.  Every answer is checked before it is timed.  The path 'nothing' switches nothing off:
+what it seems to save is noise.
 
 Some paths are also measured on what they exist for: the first calls of a size (recorded graphs), bytes
 planned and used (exact memory).  A row is left out where the path cannot act.  When the time is up, the

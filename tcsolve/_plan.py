@@ -69,8 +69,8 @@ class Plan:
         it takes 1e-8, then 1e-12.
     preconditioner : {'auto', 'factors', 'fp64'}
         In which precision FGMRES, GMRES and CG apply the factors: in that of the factors, or in FP64.
-        'auto': GMRES applies them in FP64.  FGMRES and CG apply them in their precision first, and in FP64 if
-        this does not converge and no more precise factors follow.
+        'auto': GMRES applies them in FP64.  FGMRES and CG apply them in the precision of the factors first,
+        and in FP64 if this does not converge and no more precise factors follow.
 
     Raises
     ------

@@ -167,7 +167,8 @@ class Product:
     def accumulator(self):
         """Dtype of the sums.
 
-        A product of float64 operands is float64.  Any other product has the dtype of the sums.
+        A new array for the product has this dtype, unless the operands are float64.  Then the array is
+        float64, even if the sums are float32.
         """
         return {"int8": "int32", "fp64": "float64"}.get(self.precision, "float32")
 

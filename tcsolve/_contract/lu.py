@@ -136,9 +136,9 @@ class LUOps(Protocol):
     def square(self, p, plan, beyond):
         """Prepare L below, and U right of, a square panel p of a dominant matrix; return a `Square`.
 
-        `plan` is the `schedule.SolvePlan` of the panel.  The scale of a block may come from a bound on its
-        entries, which holds for a dominant A, instead of from its largest entry.  beyond[0] becomes 1 if an
-        entry exceeds its bound, or if |l| > 1.
+        `plan` is the `schedule.SolvePlan` of the panel.  A block is scaled before it is rounded.  The scale
+        comes from the largest entry of the block, or from a bound on its entries, which holds for a dominant
+        A.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.
         """
 
     def operand(self, l, how, at_once=False, bound=None):

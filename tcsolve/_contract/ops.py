@@ -176,7 +176,8 @@ class Ops(Protocol):
         a and x are two matrices, or, without `adjoint`, two stacks of matrices in FP64.  The product of two
         matrices is used for residuals.  If all additions of a long sum round in one direction, its error is
         many times the bound of a residual.  So each sum is made of short sums.  For many columns, long sums
-        may be formed, and replaced if short sums of random combinations of the columns show such an error.
+        may be formed first.  A check then compares random combinations of the columns of the result with the
+        same combinations by short sums.  If it shows such an error, short sums replace the long ones.
 
         `triangle` is 'upper' or 'lower' if all other entries of a are known to be zero.
         """

@@ -35,11 +35,12 @@ class Rules(Protocol):
     Attributes
     ----------
     overlap_rows : float
-        Smallest number of rows below a panel for which look-ahead saves time.  The update and the next panel
-        have this number of rows.
+        Look-ahead saves time if at least this many rows are below a panel.  The update has all these rows,
+        and so has the next panel, unless it is square.
     panel_rows : dict of {int: float}
-        For each number of products of the update, the largest number of rows for which a panel takes longer
-        than the simultaneous update.
+        The keys are the numbers of products of an update (`Update.products`: 'fp16x3' has three).  Each value
+        is the largest number of rows for which a panel takes longer than the update that runs at the same
+        time.
     is_recorded : bool
         Whether the memory of the matrix has recorded graphs.
     """

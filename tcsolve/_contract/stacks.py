@@ -123,9 +123,9 @@ class Stacks(Protocol):
         """Return (x, the numbers of the doubtful systems, their board) for a stack of small systems.
 
         The arguments, except for `limits`, are those of `solve_at_once`, and x has the same bits.  x is on
-        the device.  The numbers, an increasing array of int, and the board are on the host.  The board has
-        the columns of the doubtful systems of the board of `solve_at_once`.  It is None if no system is
-        doubtful, if many are, and for a single system.
+        the device.  The numbers, an increasing array of int, and the board are on the host.  The board of
+        `solve_at_once` has a column for each system; this board has only the columns of the doubtful systems.
+        It is None if no system is doubtful, if many are, and for a single system.
 
         A system is doubtful if A is singular or not finite, if A contradicts its structure, or if a number is
         outside of the limits.  The limits are (largest backward error, smallest 1 / (||A||_1 ||y||_1),
@@ -186,15 +186,17 @@ class Stacks(Protocol):
             the matrices that were read are a copy, with all entries, or a itself.  If a itself is read as a
             triangle or a diagonal, `seen` is not filled.
         copies : bool
-            The matrices that were read must have all entries.
+            Whether the returned matrices must have all entries.  Then a itself is returned only if there is
+            no band.
         """
 
     def bytes_for_columns(self, dtype, kind, shape, alone=False):
         """Return the bytes that solves and products allocate besides results and n x n factors.
 
-        An elimination keeps no factors, and factors of one triangle are smaller; the result is then the
-        difference to the bytes of n x n factors, and may be negative.  For many complex columns of one
-        system, the result is the bytes of planes (see `three_products`) and inverses.
+        An elimination keeps no factors, and factors of one triangle are smaller.  Then the result is the
+        number of bytes that are allocated instead, minus the bytes of n x n factors.  It may be negative.
+        For many complex columns of one system, the result is the bytes of inverses and of planes: the real
+        matrices u, v and u + v for a complex matrix u + i v.
 
         Parameters
         ----------

@@ -23,9 +23,10 @@ def task_of(case, plans, settings):
 
 
 def main():
-    """Answer each line of standard input with the rows of its runs, and an empty line at the end.
+    """Write one answer to each line of standard input: the rows of its runs, and then an empty line.
 
-    The first empty line says that the process is ready.
+    In an answer, READY comes before the row of the first run.  Before the first answer, one more empty line
+    says that the process is ready.
     """
     # Whatever else prints must not mix with the rows.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")

@@ -87,7 +87,7 @@ def goes_to_device(times, lost=0.0, start_seconds=0.0):
 
     Notes
     -----
-    A process starts the device when the solves up to this one would have saved the time of the start.  So the
+    A process starts the device when the solves up to this one would have saved `start_seconds` there.  So the
     decision to wait never costs more than this time.
     """
     gain = times.host - times.device

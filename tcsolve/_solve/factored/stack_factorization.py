@@ -251,7 +251,10 @@ class StackFactorization:
     # ---- solving
 
     def _solution(self, b, trans, check_finite, reports):
-        """Return the `Solution`; without `reports`, the bound may replace the errors of a long stack."""
+        """Return the `Solution`.
+
+        Without `reports`, `backward_error` of a long stack may be the bound where the true error meets it.
+        """
         note("check")
         trans, b = check_trans(trans), check_array(b, "b")
         shape, vector = check_shapes(self._a.reshape(self.shape), b)

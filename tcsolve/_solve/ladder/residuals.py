@@ -144,10 +144,10 @@ def missed_direction(ladder, x, bound):
     """Solve for right-hand sides A v with known v; return the error of these solves if it is large, else 0.
 
     If A is exactly singular, A d = r has no unique solution, and small corrections do not show that x is
-    accurate.  Then a solve for A v does not give v.  The first v is a solution for a random right-hand side,
-    so A is nearly singular in the direction of this v.  In this direction, a correction multiplies the error
-    of x by about the error of the solve for A v.  The entries of the other v are random multiples of the
-    entries of x.
+    accurate.  Then a solve for A v does not give v.  The first v is a solution for a random right-hand side.
+    So if A is nearly singular in some direction, this v has nearly that direction.  There, a correction
+    multiplies the error of x by about the error of the solve for A v.  The entries of the other v are random
+    multiples of the entries of x.
     """
     system, solve = ladder.system, _Corrections(ladder)
     ops, xp = system.ops, system.ops.xp

@@ -94,10 +94,9 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has no band: its matrices have all entries that the structure describes.  Only triangles that
-    `measure_large` measures may be the caller's matrices, with a band.
-    `residuals`, an array like y, receives b - A x.  The rows of the board are those of `measure`, but
-    those of the random vectors and of the factors stay zero.
+    `system` has no band: its matrices have all entries that the structure describes.  `residuals`, an array
+    like y, receives b - A x.  The rows of the board are those of `measure`, but those of the random vectors
+    and of the factors stay zero.
     """
     a, b, (m, _, k) = system.a, system.b, system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
