@@ -15,9 +15,10 @@ NOTES = {
     "those of any other matrix.  On gauss, the path only tests the first column of each strip before the "
     "search.",
     "look_ahead": "Off: the same kernels one after the other, with the same bits.",
-    "gate": "Off: an update may start before the panel is on the device.  The update reads a list of the "
-    "multiprocessors that the panel uses; without the gate, this may be the list of the last LU.  The kernel "
-    "of the gate makes this list, too, so its lines can be deleted only if other code makes the list.",
+    "gate": "Off: the kernel of the gate does not wait, so an update may start before the panel has got its "
+    "multiprocessors.  This kernel also lists the multiprocessors of the panel, and the update reads the "
+    "list.  If the kernel does not wait, this may be the list of the last LU.  The lines of the kernel can "
+    "be deleted only if other code makes the list.",
     "wide_panels": "Off: a panel starts only when all its columns are updated, and U is found by "
     "substitution, not by a product with an inverse.  Square panels are off, too, so the panels of a "
     "dominant matrix are as wide as those of any other matrix.",

@@ -46,7 +46,8 @@ GMRES = {
     "BDQ": (np.float64, np.longdouble),
 }
 FP64_GMRES = "BDD"
-# Number of random x.  The x of the thesis is not known.  GMRES that is not in FP64 gets only the first.
+# Number of random x.  The x of the thesis is not known.  LU-IR gets all of them, and so does BDD, the GMRES
+# that is all in FP64.  GMRES in other precisions gets only the first.
 SOLUTIONS = 3
 # The forward and the backward error that are asked for, in 2-norms of vectors and the Frobenius norm of A.
 BOUND = 4.44e-16

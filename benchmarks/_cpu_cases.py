@@ -104,7 +104,8 @@ def _factored():
             name = f"{precision} factors, {k} columns"
             yield Case("Factorization.solve", name, n, ours, {"lu_solve": peer}, wanted)
         # Each x above is (1, ..., 1).  For such an x, even FP64 factors may need a step of refinement.  So a
-        # random b is timed, too; the largest entries of its x are above 1.
+        # random b is timed, too.  The largest entries of its x are above 1, and the bound allows a residual
+        # in proportion to the largest entry.
         b = np.random.default_rng(8).standard_normal((n, k))
         ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
         peer = lambda f=scipys, b=b: scipy.linalg.lu_solve(f, b)  # noqa: E731

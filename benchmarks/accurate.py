@@ -3,9 +3,10 @@
     python benchmarks/accurate.py                # on the host
     python benchmarks/accurate.py --cuda         # on a GPU
 
-Each system is solved with residual='fp64' and with residual='double-double' (the sizes, condition numbers and
-first precisions are below).  The error of x is its difference from a reference: the x by FP64 factors and
-double-double residuals.  Tests compare such references with exact fractions.
+Each system is solved with residual='fp64' and with residual='double-double'.  The sizes, the condition
+numbers, and the precisions of the first factors are below.  The error of x is its difference from a
+reference: the x by FP64 factors and double-double residuals.  Tests compare such references with exact
+fractions.
 """
 
 import functools

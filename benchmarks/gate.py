@@ -3,10 +3,10 @@
     python benchmarks/gate.py           # the table
     python benchmarks/gate.py --draw    # the page from the JSON again; no GPU
 
-The gate lets an update wait, for a limited time, until the panel that runs at the same time is on the device.
-The recorded graphs are switched off, as they are for n > 32768.  `solve` with the gate and `solve` without it
-take turns on the same matrix, in one run.  Wall clock with an idle device before and after, medians.  For
-each matrix, an answer with the gate is checked first.
+The gate lets an update wait, for a limited time, until the panel that is factored at the same time has got
+its multiprocessors.  The recorded graphs are switched off, as they are for n > 32768.  `solve` with the gate
+and `solve` without it take turns on the same matrix, in one run.  Wall clock with an idle device before and
+after, medians.  For each matrix, an answer with the gate is checked first.
 """
 
 import contextlib

@@ -17,8 +17,8 @@ Workspaces of cuBLAS and cuSOLVER outside of CuPy are not counted.  `solve` need
 
 The matrices are standard normal, plus n I for precisions with a single product.  Up to n = 8192 there are
 also matrices with slow or failing refinement (Krylov bases, more precise factors), and matrices that are
-scaled, extreme or column-major.  Their additional bytes are counted during the solve, because they are not
-known before it.
+scaled, extreme or column-major.  These need additional bytes that are not known before the solve.  The solve
+adds them to its plan while it runs, so they are in the planned bytes, too.
 """
 
 import functools

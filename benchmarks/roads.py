@@ -6,11 +6,12 @@
     python benchmarks/roads.py --draw         # the page from the JSON again; no GPU
 
 `tcsolve.solve` of CuPy arrays: stacks, small systems, general, complex, symmetric, positive definite and
-triangular ones, with one and with many right-hand sides.  The peers are cupy.linalg.solve, and torch's
-call for the kind: torch.linalg.solve, torch.linalg.cholesky with torch.cholesky_solve, and for triangles
-cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  Every answer is checked before it is
-timed.  The solvers of a row take turns of at least 5 ms.  Times are medians of wall clock with a synchronised
-device, from the fourth call on, for at least 0.05 s.
+triangular ones, with one and with many right-hand sides.  The peers of triangular systems are
+cupyx.scipy.linalg.solve_triangular and torch.linalg.solve_triangular.  The peers of all others are
+cupy.linalg.solve and a call of torch: torch.linalg.cholesky with torch.cholesky_solve for positive definite
+matrices, and torch.linalg.solve for the rest.  Every answer is checked before it is timed.  The solvers of a
+row take turns of at least 5 ms.  Times are medians of wall clock with a synchronised device, from the fourth
+call on, for at least 0.05 s.
 A row that fails gives the reason, and the other rows are still measured.  A row that misses its limit is
 measured once more at the end, because Python on the host is sometimes slow for seconds.  The second time
 counts, and the page has both.

@@ -76,7 +76,7 @@ def _heads(path):
     For a file that is not of version 5, return the path.
     """
     version, _ = scipy.io.matlab.matfile_version(path)
-    if version != 1:  # not a file of version 5: nothing is packed
+    if version != 1:  # version 4, where nothing is packed, or 7.3, which `whosmat` refuses
         return path
     with open(path, "rb") as file:
         heads = [file.read(128)]

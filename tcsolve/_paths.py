@@ -33,7 +33,8 @@ class Paths:
         An update waits, for a limited time, until the panel that is factored at the same time has got its
         multiprocessors.
     wide : float
-        Smallest number of columns of a wide panel, whose first strip does not wait for all of the update.
+        Smallest number of columns of a wide panel.  The first strip of a wide panel that is not square does
+        not wait for updates of the panel's other columns.
     least_columns : float
         Smallest number of columns right of a wide panel.  With fewer columns, U is computed by substitution
         with L11, not by a product with the inverse of L11.

@@ -17,9 +17,10 @@ __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #endif
 }
 
-// The scale 2^fit(top), but at most 2^126.  A row or column with so small a top that fit(top) is above 126 is *faint*.
-// If top is zero, Inf or NaN, the scale may have any value.  inverse_scale is the inverse of the scale for an ordinary
-// top.
+// `top` has the bits of the largest |entry| of a row of op(A), or of a column of op(B).  fit(top) is the exponent of
+// its scale (gemm.cuh).  Here the scale is 2^fit(top), but at most 2^126.  A row or column with so small a top that
+// fit(top) is above 126 is *faint*.  If top is zero, Inf or NaN, the scale may have any value.  If top is `ordinary`
+// (see below), inverse_scale is the inverse of the scale.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {

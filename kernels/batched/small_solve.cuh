@@ -17,8 +17,9 @@
 //          If `doubt` is given, it is double[TOLD][1 + SEEN + 6] instead: the index and the numbers of each of the
 //          first TOLD doubtful systems that are found.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
-//   doubt   in the memory of the host: the number of doubtful systems, which must be zero before; if it is more than
-//           TOLD, it is only known to be more.  Or null, then doubtful is not written.
+//   doubt   in the memory of the host: the number of doubtful systems, which must be zero before the launch.  If it is
+//           above TOLD, it is not exact, because not all further systems are counted.  Or null, then doubtful is not
+//           written.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
@@ -158,8 +159,8 @@ struct Measured {
         return good;
     }
 
-    // Writes the results of one system as the arguments of the kernel say.  The system has `all` answers, of which these
-    // are the k from number `first` on.
+    // Writes the results of one system as the arguments of the kernel say.  The system has `all` answers, of which
+    // these are the k from number `first` on.
     __device__ __forceinline__ void report(
         const Seen& seen, const Limits& limits, const double* rests, const double* sizes, int k, Index slice,
         Index count, double* board, char* doubtful, int* doubt, int first, int all

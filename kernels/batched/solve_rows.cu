@@ -4,7 +4,7 @@
 // A warp copies its matrices to shared memory, where they stay for the residual.  Rows are not moved: in each step the
 // pivot row is sent to all lanes of the team, and its lane notes the step.
 //
-// Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: a Places for each team (none
+// Grid ceil(count LANES / THREADS), block THREADS; shared memory for each warp: a struct `Places` for each team (none
 // if LANES is 1), followed by SIZE entries for each team, rounded up to 16 bytes.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, LANES, THREADS, RESIDENT (blocks on a
 // multiprocessor).

@@ -296,7 +296,7 @@ def _catch_up(number, strips, start, rows, update, rules):
 
     Let 2**t be the largest power of two that divides i = `number`.  The 2**t strips before strip i update the
     strips i, i + 1, ..., i + 2**t - 1.  So every strip has all updates when it is factored.  The products
-    have large inner dimensions, and few of them read and write the same columns.
+    have large inner dimensions, and each column is read and written only a few times.
     """
     count = number & -number
     first, here = strips[number - count][0], strips[number][0]

@@ -55,8 +55,9 @@ class LeastSquares:
         Whether every backward error meets the bound.  False for the other methods, which measure none.
     backward_error : ndarray of float64, shape (k,), or None
         For 'qr fp32': x is the exact solution of a problem whose A and b differ from yours by about this
-        much, relative to their norms.  It is computed in FP64 from the arguments, x and the residual r:
-        from ``b - r - A x`` and from ``A^H r``.  None for the other methods.
+        much, relative to their norms.  The refinement computes x and also an approximation r to ``b - A x``.
+        The error is computed in FP64 from both: from ``b - r - A x`` and from ``A^H r``.  None for the other
+        methods.
     bound : float
         Largest backward error of a verified answer: the unit roundoff times sqrt(m).  An m below 4 counts as
         4, and for complex problems an m below 8 as 8.  0 for the other methods.

@@ -71,7 +71,10 @@ def norms_of(ops, a):
 
 
 class _Factored:
-    """A system that is given by functions, not by a dense matrix.
+    """A system whose matrix A is not given as a dense array.
+
+    Each subclass has the methods `product` and `size`.  product(x) returns A x.  size(x) returns one number
+    for each column: the largest entry of the residual is divided by it.
 
     `ops` is the `Ops` of the caller's arrays.  `measure` is the `Ops` that computes the errors: for few
     unknowns, that of the host.

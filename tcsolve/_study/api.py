@@ -52,7 +52,8 @@ def study(
         Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
     limit_seconds : float, optional
         Longest time of a run in seconds.  A run that takes longer is ended, and its status is CRASHED.  The
-        time to read or generate a matrix, and to compute its facts, does not count.
+        time to read or generate a matrix, and to compute its condition number and the other columns that
+        describe it, does not count.
     device : {'auto', 'cpu', 'cuda'}
     seed : int
         Seed of generated matrices and of random right-hand sides.

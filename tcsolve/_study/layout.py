@@ -80,7 +80,7 @@ def legend_under(ax, looks, width):
 
 
 def _shared_out(looks, letters):
-    """Return the lines of a legend that is `letters` wide, and the number of its columns."""
+    """Return a `Line2D` for each entry of a legend that is `letters` wide, and the number of its columns."""
     from matplotlib.lines import Line2D
 
     longest = max(len(look["label"]) for look in looks.values())

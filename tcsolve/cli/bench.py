@@ -213,7 +213,7 @@ def _torch():
 
 
 def _system(device, n):
-    """Return a matrix of normal numbers and b = A x for an x of ones."""
+    """Return a matrix with standard normal entries, and b = A x for an x of ones."""
     xp = select.ops_on(device).xp
     a = xp.random.default_rng(7).standard_normal((n, n))
     return a, a.sum(axis=1)

@@ -25,7 +25,7 @@ def runs_program():
 
 
 def run_script(args):
-    """Run a script, or a module, as Python does; return 0, unless the program exits by itself."""
+    """Run a script, or a module, as Python does, and return 0; a SystemExit of the program is not caught."""
     if cuda_available():
         import cupy  # noqa: F401  so that its functions are rebound before the program imports them
     install()

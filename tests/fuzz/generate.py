@@ -31,7 +31,7 @@ def pick(rng, choices):
 
 
 def gauss(rng, shape, is_complex=False):
-    """Return normal numbers, real or complex."""
+    """Return standard normal numbers, real or complex."""
     real = rng.standard_normal(shape)
     return real + 1j * rng.standard_normal(shape) if is_complex else real
 

@@ -41,7 +41,8 @@ class Rung:
     def bad_pivot(self):
         """1-based column of the first bad pivot, or 0.
 
-        Our own LU counts pivots that are zero or not finite.  LAPACK and cuSOLVER count only zeros.
+        In our own LU, a pivot is bad if it is zero or not finite.  In the LU of LAPACK or cuSOLVER, only a
+        zero pivot is bad.
         """
         return self.factors.bad_pivot
 

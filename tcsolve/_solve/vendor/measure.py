@@ -42,9 +42,9 @@ MEASURED_AT_ONCE = 192
 # Up to this n, a warp measures a system.
 AT_ONCE = 32
 # For more than AT_ONCE unknowns, one launch on the whole device measures all systems of a stack, or a single
-# system with up to FEW right-hand sides.  A single system with at most FEW_ROWS unknowns may have up to
-# `vendor.MEASURED_COLUMNS` right-hand sides.  For larger systems with more than FEW right-hand sides,
-# products are faster.
+# system.  A single system with more than MEASURED_AT_ONCE unknowns may have at most `vendor.MEASURED_COLUMNS`
+# right-hand sides, and one with more than FEW_ROWS unknowns at most FEW.  For more right-hand sides, products
+# are faster.
 FEW, FEW_ROWS = 4, 1536
 # By kind: the triangle outside of which A is zero.
 TRIANGLES = {"upper triangular": "upper", "lower triangular": "lower"}

@@ -27,7 +27,7 @@ from tcsolve._solve.vendor.system import System, band_of, kind_of
 __all__ = ["plain_answer_there"]
 
 # Larger systems take so long that the calls of the host do not matter.  One launch solves systems of at most
-# 1024 unknowns.
+# 1024 unknowns.  Of larger systems, this module solves only single ones, which the library factors.
 LARGEST = 2048
 # If more than one in RARE systems is not plain, the general code solves all of them.
 RARE = 4
