@@ -45,9 +45,10 @@ PRODUCTS = (
 # The parts of the library on which a results file depends, if it does not depend on the whole library.
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
-# Files that only a device runs, besides CUDA sources.  Stacks that are factored on the host use the second
-# folder, too, but no script measures these.  And files that only the results of STUDIES depend on.
+# Files that only a device runs, besides CUDA sources.  On the host, `tcsolve.factor` of a stack uses the
+# second folder, too, but no script measures this.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
+# Files that only the results of STUDIES depend on.
 STUDY = "tcsolve/_study/"
 STUDIES = ("convergence", "convergence_exact", "published", "study", "training")
 # The command only reads arguments and prints, so it changes no results, except for its measured rates.

@@ -116,7 +116,7 @@ def gmres(product, z, tol, most=None, dtype=np.float64):
     tol : float
         GMRES ends when it has reduced the preconditioned residual by this factor.
     most : int, optional
-        It takes at most this number of steps, and at most n.
+        It takes at most this number of steps, and at most n, but at least one.
     dtype : dtype
         That of the vectors of GMRES and of all operations with them: FP64, FP32, or the BF16 of ml_dtypes.
     """

@@ -147,11 +147,11 @@ OURS = {
         f"at most 50 cycles and {MOST_SOLVES} LU solves. For each random x, the count is the smallest one "
         f"over the five multipliers and eight tolerances. There are {SOLUTIONS} random x for 'ir' and BDD, "
         "and one for the others. The cell has the median of these counts, and in brackets their range. "
-        "'multiplier 1' is the same with that multiplier alone. 'zero pivots' is their number with the "
-        "multiplier 1; they are replaced here by 2^-8 times the largest entry, and how the thesis avoids "
-        "them is not known. "
-        "'kappa' is in the 2-norm, of A and of the scaled matrix. For hangGlider_2 neither condition number "
-        "is that of the thesis, so the thesis seems to use another matrix. For all other matrices they agree."
+        "'multiplier 1' is the same with that multiplier alone. 'zero pivots' is the number of zero "
+        "pivots in our model of their program, with the multiplier 1. The model replaces them by 2^-8 times "
+        "the largest entry; how the thesis avoids them is not known. 'kappa' is in the 2-norm, of A and of "
+        "the scaled matrix. For hangGlider_2 neither condition number is that of the thesis, so the thesis "
+        "seems to use another matrix. For all other matrices they agree."
     ),
     "scaling": (
         "FGMRES with products in FP64, restarted after n steps; steps until the backward error is below u "

@@ -7,8 +7,8 @@
    ten million sums.  Each sum of a step is compared with the emulation, which starts from the sum of the
    device before this step.  The hashes of the device's sums are kept: tests on the host compare with them.
 2. For a sample, each candidate rule (_sum_rules.py) is compared with the device.  First the rules differ in
-   the numbers of bits, the rounding, the block, and whether the previous sum is one of the terms.  Then
-   variations of the best rule are compared, on small numbers and zeros.
+   the numbers of bits, the rounding, the number of products that are added at once, and whether the previous
+   sum is one of the terms.  Then variations of the best rule are compared, on small numbers and zeros.
 3. The kernel of the emulation, the products of `gemm` and the update of the LU are compared with the
    emulation on the host, bit for bit.
 4. The speed of both emulations is measured.

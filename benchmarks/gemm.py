@@ -70,7 +70,10 @@ class Reference:
 
 
 def judged(errors, bound):
-    """Return the errors for a row: largest, mean, and largest relative to its bound (at most 1)."""
+    """Return the errors for a row: largest, mean, and largest relative to its bound.
+
+    If the last number is above 1, an error exceeds its bound.
+    """
     of_bound = (errors / np.maximum(bound, 1e-300)).max()
     found = {"max_error": errors.max(), "mean_error": errors.mean(), "of_bound": of_bound}
     return {name: float(value) for name, value in found.items()}

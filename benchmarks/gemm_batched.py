@@ -71,7 +71,10 @@ def bound_factor(a, b, who):
 
 
 def part_of_bound(result, a, b, factor, unit):
-    """Return the largest error of the first and last products, relative to its bound (at most 1)."""
+    """Return the largest error of the first and last products, relative to its bound.
+
+    If this number is above 1, an error exceeds its bound.
+    """
     worst = 0.0
     for part in (slice(CHECKED), slice(-CHECKED, None)):
         x, y = a[part].astype(np.float64), b[part].astype(np.float64)

@@ -110,9 +110,9 @@ def page(facts, rows):
         "adds 16 products at a time. It truncates all terms to multiples of 2^(e - 25), where e is the "
         "largest exponent. A V100 adds 4 products and truncates to multiples of 2^(e - 23). An A100 adds 4 "
         "TF32 products and truncates to multiples of 2^(e - 24). So both truncate more often, and lose more "
-        "bits each time. With "
-        "BF16 two parts have 16 bits, and the rounding of the second part dominates. The larger n is, the "
-        "less do the errors with `ab` and `full` differ from those of the H200.",
+        "bits each time. With BF16 the two parts of an operand together have 16 significant bits, and the "
+        "rounding of the second part dominates. The larger n is, the less do the errors with `ab` and `full` "
+        "differ from those of the H200.",
         "",
         "![mean errors against n and against time](gemm_models.png)",
         "",

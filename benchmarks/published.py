@@ -193,7 +193,7 @@ def scaling():
 
 
 def flushed_row(matrix, a):
-    """Return the row of a matrix of FLUSHED: how many nonzeros are lost, by the largest entry."""
+    """Return the row of a matrix of FLUSHED: the percentage of lost nonzeros for each largest entry."""
     row = {"matrix": matrix, "n": len(a)}
     for name, top, known in zip(("1", "xmax"), (1.0, XMAX), FLUSHED[matrix], strict=True):
         row |= {f"flushed, {name}": flushed(a, top), f"theirs, {name}": known}

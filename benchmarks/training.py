@@ -194,7 +194,7 @@ def measure(options, path, facts, rows, mark):
 
 
 def lacks_energy(row):
-    """Tell whether a row has a time but no entry 'energy', though its solver's energy is measured now."""
+    """Tell whether a row has a time but no entry 'energy', which a new run of its solver would have."""
     return row["solver"] in WITH_ENERGY and "seconds" in row and "energy" not in row
 
 

@@ -99,7 +99,9 @@ def _cache(missing):
     try:
         import pooch
     except ImportError as error:
-        raise ImportError(f"{missing}, or download it: pip install 'tcsolve[study]'") from error
+        raise ImportError(
+            f"{missing}; a download needs pooch: pip install 'tcsolve[study]'"
+        ) from error
     return pooch.os_cache("tcsolve") / "suitesparse"
 
 
@@ -132,7 +134,7 @@ def _told(error, url, missing):
         return _Damaged(f"{url}: {error}")
     advice, response = "", getattr(error, "response", None)
     if response is None:
-        advice = "; without a network, put the file into the folder"
+        advice = "; without a network, put matrices into the folder, as .mtx files"
     kind = FileNotFoundError if getattr(response, "status_code", None) in FINAL else _Unreachable
     return kind(f"{missing}; {url} could not be fetched either: {error}{advice}")
 

@@ -137,8 +137,8 @@ class LUOps(Protocol):
         """Prepare L below, and U right of, a square panel p of a dominant matrix; return a `Square`.
 
         `plan` is the `schedule.SolvePlan` of the panel.  A block is scaled before it is rounded.  The scale
-        comes from the largest entry of the block, or from a bound on its entries, which holds for a dominant
-        A.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.
+        comes from the largest entry of the block, or from a bound on its entries, which is expected of a
+        dominant A.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.
         """
 
     def operand(self, l, how, at_once=False, bound=None):

@@ -123,8 +123,8 @@ class _Step:
     """One step of the LU in parts: eliminate with a factored panel, and factor the following panel.
 
     The columns of the following panel are updated first, so that it can be factored while all other columns
-    are updated.  If the following panel is wide, the columns of its first strip come first.  `LUOps.overlap`
-    lists which part needs which.
+    are updated.  If the following panel is wide but not square, only the columns of its first strip come
+    first.  `LUOps.overlap` lists which part needs which.
 
     Attributes
     ----------

@@ -122,7 +122,7 @@ def test_a_matrix_that_is_not_there_is_not_asked_for_again(collection, folder):
 
 def test_without_a_network_the_message_says_what_to_do(collection):
     collection.close()
-    with pytest.raises(FileNotFoundError, match="without a network, put the file into the folder"):
+    with pytest.raises(FileNotFoundError, match="without a network, put matrices into the folder"):
         matrices.load("HB/tiny")
 
 

@@ -28,10 +28,10 @@ ONE_BLOCK, MOST_COLUMNS = 32, 256
 # The number of columns of a column-major matrix that one call of gemv multiplies; gemv has several chains for
 # each entry.
 GEMV_COLUMNS = 1024
-# A call forms several sums at once, and at least one; each is a matrix with the shape of A X.  Together they
-# have at most as many entries as the largest of these numbers: ENTRIES; the entries of A, divided by ROOM;
-# and in a check of Y = A X, the entries of Y, divided by CHECK_ROOM.  With few sums at once, a check takes
-# several times as long.
+# A call forms at least one sum, and several at once if their entries together are within a limit.  Each sum
+# is a matrix with the shape of A X.  The limit is the largest of these numbers: ENTRIES; the entries of A,
+# divided by ROOM; and in a check of Y = A X, the entries of Y, divided by CHECK_ROOM.  With few sums at once,
+# a check takes several times as long.
 ROOM, ENTRIES, CHECK_ROOM = 64, 1 << 16, 8
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4

@@ -1,7 +1,8 @@
 """Choose between the host and a GPU for NumPy arrays; pure functions of numbers.
 
 The predicted times of `cost_model` depend on the size, the dtype, the right-hand sides and the precision.
-They are multiplied by a factor: the measured time of a solve on this machine, divided by its predicted time.
+They are multiplied by a factor: the measured time of a solve, divided by its predicted time.  `tcsolve warm`
+measures the times on this machine.  Until then, those that came with the library are used.
 """
 
 import functools

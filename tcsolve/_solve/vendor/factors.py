@@ -1,4 +1,4 @@
-"""Factors made from others: in parts, of the transposes, for complex b, or computed only when needed.
+"""Factors of a stack in parts, of transposes, of a real A for complex b, or computed only when needed.
 
 Each has `solve(rhs, adjoint=False)` and `taken(which)`, as the factors of `ops.vendor.factor`.
 """

@@ -1,6 +1,7 @@
 """Systems on a device that are solved with as little work of the host as possible.
 
-These are small systems that one launch solves and finds plain, and single ones that the library factors.
+These are small systems, which one launch solves and judges, and single systems, which the library factors.
+`plain_answer_there` says which systems are plain.
 """
 
 import functools

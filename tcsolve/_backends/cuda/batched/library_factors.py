@@ -94,8 +94,9 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
-        # One large matrix is factored faster by cuSOLVER.  If such a matrix is a stack of one, or a part of a
-        # stack, `factor_and_solve` factors it in squares, without this function.
+        # One large matrix is factored faster by cuSOLVER.  But the bits of an answer must not depend on the
+        # rest of a stack.  So `factor_and_solve` factors the large matrices of a stack in squares, also if it
+        # is a stack of one, without this function.
         suits = suits_squares(a.dtype, kind, n, columns) and (m > 1 or n < PACKED_ROWS)
         if suits and not careful:
             return CholeskySquares.of(a)

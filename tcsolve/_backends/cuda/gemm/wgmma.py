@@ -123,9 +123,10 @@ def results_of(out, c, beta):
 
 
 class Bound:
-    """Bounds on the entries of the factors of a dominant matrix, from a block of U on the diagonal.
+    """Expected bounds on the entries of the factors of a dominant matrix, from a block of U on the diagonal.
 
-    - |l| <= 1.
+    - |l| <= 1.  This is not certain: a diagonal entry of A may be smaller than the sum of the others of its
+      column.
     - No entry of U is larger than the diagonal entry of its row, because A is dominant by rows, and
       elimination preserves this.
     - A block of A that becomes L or U is less than ROOM times as large as U, except in rare cases.
@@ -149,8 +150,9 @@ class Operand:
     """The operand L (m x k), split or rounded once, to compute C -= L U on Hopper.
 
     Unlike in `gemm`, all entries of L are scaled by one power of two, and all entries of U by another.  That
-    of L is known, because |l| <= 1.  That of U comes from the `Bound`, or is found on the device.  If an
-    operand has an Inf or NaN, the result is Inf or NaN, but not always the one of IEEE arithmetic.
+    of L is known, because |l| <= 1; with a `Bound`, `round` checks this.  That of U comes from the `Bound`,
+    or is found on the device.  If an operand has an Inf or NaN, the result is Inf or NaN, but not always the
+    one of IEEE arithmetic.
     """
 
     def __init__(self, l, how, multiprocessors, bound=None):

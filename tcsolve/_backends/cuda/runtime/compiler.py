@@ -168,7 +168,8 @@ def _say(arch):
 
 
 _saying, _said = ForkSafeLock(), False
-# The cubins for launches.  NVRTC runs without Python's lock, and has no lock of its own.
+# The cubins for launches.  Several threads can compile at the same time: NVRTC runs without Python's lock,
+# and has no lock of its own.
 _cubins = SideBySide(lambda key: compile_cubin(*key, missing=_say))
 
 

@@ -18,10 +18,11 @@ _outside = threading.local()
 def in_order_of(main, body):
     """Return the arrays of body(); all its streams allocate from one pool that works in stream `main`.
 
-    A stream-ordered allocator reuses memory in the order of the stream that allocated it.  But our streams
-    read memory that another of them has allocated, so it could be reused too early.  With this pool the
-    blocks are freed in `main`, after `main` has waited for all streams.  CuPy's default pool does not need
-    this: freed memory is given only to the stream that allocated it, and this stream belongs to this thread.
+    A stream-ordered allocator frees memory in the order of the stream that allocated it.  Then any stream may
+    get this memory.  But our streams read memory that another of them has allocated, so it could be reused
+    too early.  With this pool the blocks are freed in `main`, after `main` has waited for all streams.
+    CuPy's default pool does not need this: it gives freed memory to no other stream than the one that
+    allocated it, and this stream belongs to this thread.
 
     Parameters
     ----------

@@ -261,7 +261,8 @@ def duplicate(x):
 def _copy(to, x):
     """to[...] = x, where `to` is contiguous and x is a NumPy or CuPy array."""
     if isinstance(x, np.ndarray):
-        # For so few bytes, the call returns only after it has read them.
+        # NumPy arrays are small here, such as one address.  For so few bytes, the call returns only after it
+        # has read them.
         to.data.copy_from_host_async(x.ctypes.data, x.nbytes)
     elif x.flags.c_contiguous:
         # This takes the host half the time of an assignment.
