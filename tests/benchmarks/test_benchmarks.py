@@ -38,6 +38,7 @@ SCRIPTS += (
     "training",
     "gemm_models",
     "convergence_exact",
+    "preconditioned",
 )
 
 
