@@ -160,16 +160,14 @@ def in_milliseconds(row):
 
 
 def study_seconds_table():
-    """Return the seconds of the scripts of the written study, on the host and on a GPU."""
+    """Return the seconds of the scripts of the written study; those of a GPU if they have been measured."""
     found = []
-    for name in ("study.json", "study_cuda.json"):
-        if not (RESULTS / name).exists():
-            continue
-        machine, rows = load(name)
+    for path in sorted(RESULTS.glob("study*.json")):
+        machine, rows = load(path.name)
         body = [[", ".join(f"`{c}`" for c in r["commands"]), f"{r['seconds']:.0f}"] for r in rows]
         body.append(["all", f"{sum(row['seconds'] for row in rows):.0f}"])
         found += [table(["scripts", "seconds"], body), source(machine, "benchmarks/study.py")]
-    return "\n\n".join(found) or "Not measured yet; run `python benchmarks/study.py`."
+    return "\n\n".join(found)
 
 
 def ratios(rows):

@@ -1,7 +1,6 @@
 """Factorizations by cuBLAS and cuSOLVER, of one matrix or a stack: LU, Cholesky, triangles, diagonals.
 
-The classes of factors are `StackFactors` of the contract.  `LU` and `Eliminated` also have
-`coarse_solver(columns)`.
+The factors are `StackFactors` of the contract.  `LU` and `Eliminated` also have `coarse_solver(columns)`.
 
 cuBLAS and cuSOLVER are column-major, so they see the transpose of a row-major A.  This transpose is factored,
 so that no matrix has to be transposed.  For a Hermitian A, they see A itself in a conjugated copy.
@@ -94,9 +93,8 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
-        # One large matrix is factored faster by cuSOLVER.  But the bits of an answer must not depend on the
-        # rest of a stack.  So `factor_and_solve` factors the large matrices of a stack in squares, also if it
-        # is a stack of one, without this function.
+        # One large matrix is factored faster by cuSOLVER.  `factor_and_solve` factors those of a stack in
+        # squares, also in a stack of one, so that the bits do not depend on the rest of the stack.
         suits = suits_squares(a.dtype, kind, n, columns) and (m > 1 or n < PACKED_ROWS)
         if suits and not careful:
             return CholeskySquares.of(a)
