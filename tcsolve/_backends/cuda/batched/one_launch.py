@@ -29,6 +29,7 @@ TRIANGLE = 2
 NEAR = 1e4
 # Number of rows of `board` (see `Stacks.solve_at_once`), without the two for each right-hand side.
 NUMBERS = 9
+# The indices of the doubtful systems if there are none.
 NONE = np.zeros(0, np.int64)
 # (below, above, mirror) of `read_as` if all entries are read: more diagonals than any matrix has.
 ALL_READ = (1 << 40, 1 << 40, 0)
