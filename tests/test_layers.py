@@ -25,7 +25,7 @@ PACKAGES = {
     RUNTIME: CUDA,
     GEMM: CUDA | {RUNTIME},
     LU: CUDA | {"_contract", RUNTIME, GEMM},
-    STACKS: CUDA | {RUNTIME, GEMM, LU},
+    STACKS: CUDA | {"_contract", RUNTIME, GEMM, LU},
     "_backends": PURE | {"_contract", "_backends.cpu", RUNTIME, GEMM, LU, STACKS, "cupy"},
     # The algorithms take `ops`, and do not know where arrays live.
     "_lu": PURE | {"_contract"},

@@ -78,10 +78,16 @@ class LibraryLU(Protocol):
         Both triangles; its diagonal is that of U.
     swaps : ndarray of int, shape (n,)
         The rows that were swapped with rows 0, 1, ...
+    order : array of int, shape (n,)
+        Row i of L U is row order[i] of the factored matrix.
+    transposed : bool
+        Whether the factored matrix is the transpose of a.
     """
 
     lu: Any
     swaps: Any
+    order: Any
+    transposed: bool
 
     def solve(self, b, adjoint):
         """Return a**-1 b, or a**-H b, in the dtype of the factors."""

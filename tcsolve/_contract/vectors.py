@@ -2,10 +2,18 @@
 
 import numpy as np
 
-__all__ = ["held", "signs", "solve_scaled", "steepest"]
+__all__ = ["held", "order_of", "signs", "solve_scaled", "steepest"]
 
 # The smallest normal number of a format.
 SMALLEST = {"f": 2.0**-126, "d": 2.0**-1022}
+
+
+def order_of(swaps, m=None):
+    """Return the row that becomes row i, for each i, by the swaps of rows j and swaps[j], j = 0, 1, ..."""
+    order = list(range(m or len(swaps)))
+    for j, i in enumerate(swaps.tolist()):
+        order[j], order[i] = order[i], order[j]
+    return np.array(order, dtype=np.int32)
 
 
 def signs(xp, v, state):

@@ -3,7 +3,7 @@
 import copy
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,10 +11,27 @@ from tcsolve._arithmetic.formats import inverses_serve
 from tcsolve._contract.lu import Packed
 from tcsolve._contract.vectors import solve_scaled
 
-__all__ = ["NO_BAD_PIVOT", "BlockedFactors", "NativeFactors", "factor_native"]
+__all__ = ["NO_BAD_PIVOT", "BlockedFactors", "NativeFactors", "PivotedLU", "factor_native"]
 
 # `info` starts with this column, larger than any real one; the first bad pivot lowers it.
 NO_BAD_PIVOT = 2**31 - 1
+
+
+class PivotedLU(NamedTuple):
+    """M = P^T L U, the matrix of computed factors; with `transposed`, M^T is the matrix that they solve with.
+
+    Attributes
+    ----------
+    lu : array, shape (n, n)
+        Both triangles; the diagonal is that of U.
+    order : array of int, shape (n,)
+        Row i of L U is row order[i] of M.
+    transposed : bool
+    """
+
+    lu: Any
+    order: Any
+    transposed: bool
 
 
 class BlockedFactors:
@@ -110,6 +127,10 @@ class BlockedFactors:
         twin.packed = Packed(self.lu.astype(wide), self.order, None)
         return twin
 
+    def triangles(self):
+        """Return `PivotedLU`."""
+        return PivotedLU(self.lu, self.order, False)
+
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""
         return self.lu.diagonal(), -1 if self._read()[1] % 2 else 1
@@ -152,6 +173,10 @@ class NativeFactors:
         factors = self.factors.widened()
         wide = factors.lu.dtype
         return replace(self, factors=factors, dtype=wide, nbytes=factors.lu.nbytes)
+
+    def triangles(self):
+        """Return `PivotedLU`."""
+        return PivotedLU(self.factors.lu, self.factors.order, self.factors.transposed)
 
     def diagonal(self):
         """Return the diagonal of U and the sign of the permutation."""

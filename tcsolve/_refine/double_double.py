@@ -42,6 +42,18 @@ class Pair(NamedTuple):
         high, low = two_sum(self.high, d)
         return Pair(*two_sum(high, low + self.low))
 
+    def minus(self, other):
+        """Return self - other rounded to FP64, for a `Pair` with nearly the same numbers."""
+        high, low = two_sum(self.high, -other.high)
+        return high + (low + (self.low - other.low))
+
+    def times(self, scale):
+        """Return the product with powers of two, without a rounding error."""
+        return Pair(self.high * scale, self.low * scale)
+
+    def rows(self, some):
+        return Pair(self.high[some], self.low[some])
+
     def columns(self, some):
         return Pair(self.high[:, some], self.low[:, some])
 
@@ -69,44 +81,60 @@ def residual(ops, a, x, b):
     array, shape (n, k)
         Besides the final rounding, the error is at most about n 2**-106 ||A|| ||x|| in infinity norms.
     """
-    return _row_by_row(ops, a, x, b)
+    return _row_by_row(ops, a, x, b).high
 
 
-def product(ops, a, v):
-    """Return A v for FP64 v (n, k), as accurate as `residual`."""
+def product(ops, a, x):
+    """Return A x, a `Pair`, for a `Pair` x.
+
+    Parameters
+    ----------
+    ops : Ops
+    a : array, shape (m, n)
+        As for `residual`; or an object with the attribute `shape`, of which `a[rows]` is an array.
+    x : Pair of arrays, shape (n, k), float64 or complex128
+
+    Returns
+    -------
+    Pair of arrays, shape (m, k)
+        Its error is about that of `residual` before the final rounding.
+    """
     xp = ops.xp
-    return -_row_by_row(ops, a, Pair.of(xp, v), xp.zeros_like(v))
+    zero = xp.zeros((a.shape[0], x.high.shape[1]), x.high.dtype)
+    return Pair(*(-part for part in _row_by_row(ops, a, x, zero)))
 
 
 def _row_by_row(ops, a, x, b):
-    """Return b - A x; a part of the rows of A is sliced at a time."""
-    xp, r = ops.xp, ops.xp.empty_like(b)
+    """Return the `Pair` of b - A x; a part of the rows of A is sliced at a time."""
+    xp, r = ops.xp, Pair(ops.xp.empty_like(b), ops.xp.empty_like(b))
     wide, is_complex = np.dtype(np.float64), b.dtype.kind == "c"
     bits = (BITS - int(a.shape[1] - 1).bit_length()) // 2
     of_x = [_Vectors.of(xp, Pair(*part), bits) for part in zip(*map(_parts, x), strict=True)]
-    blocks = _blocks(a, ops.device)
-    rooms = [xp.empty((SLICES + 1, *a[blocks[0]].shape)) for _ in _parts(a)]
+    blocks = _blocks(a.shape, ops.device)
+    room = (SLICES + 1, min(blocks[0].stop, a.shape[0]), a.shape[1])
+    rooms = [xp.empty(room) for _ in of_x]
     for rows in blocks:
         # A, x and b have equally many parts: one, or a real and an imaginary part.
         of_a = [
-            _Matrix.of(xp, ops.converted(part[rows], wide), bits, room)
-            for part, room in zip(_parts(a), rooms, strict=True)
+            _Matrix.of(xp, ops.converted(part, wide), bits, room)
+            for part, room in zip(_parts(a[rows]), rooms, strict=True)
         ]
         if not is_complex:
-            r[rows] = _less(xp, b[rows], of_a[0].times(ops, of_x[0]), [])
+            _less(xp, r.rows(rows), b[rows], of_a[0].times(ops, of_x[0]), [])
             continue
         (real, imaginary), (re, im) = of_a, of_x
-        r.real[rows] = _less(xp, b.real[rows], real.times(ops, re), imaginary.times(ops, im))
-        r.imag[rows] = _less(xp, b.imag[rows], real.times(ops, im) + imaginary.times(ops, re), [])
+        r_re, r_im = (Pair(*both) for both in zip(*(_parts(part[rows]) for part in r), strict=True))
+        _less(xp, r_re, b.real[rows], real.times(ops, re), imaginary.times(ops, im))
+        _less(xp, r_im, b.imag[rows], real.times(ops, im) + imaginary.times(ops, re), [])
     return r
 
 
-def _blocks(a, device):
-    """Return ranges of rows of a; on the host, the slices of a range stay in the cache."""
+def _blocks(shape, device):
+    """Return ranges of rows of a matrix; on the host, the slices of a range stay in the cache."""
     if device != "cpu":
-        return parts(*a.shape, WIDENED[device])
-    step = max(1, CACHE_ENTRIES // a.shape[1])
-    return [slice(first, first + step) for first in range(0, a.shape[0], step)]
+        return parts(*shape, WIDENED[device])
+    step = max(1, CACHE_ENTRIES // shape[1])
+    return [slice(first, first + step) for first in range(0, shape[0], step)]
 
 
 def _parts(x):
@@ -169,11 +197,11 @@ def _sliced(xp, v, axis, bits, room=None):
     return pieces, rest
 
 
-def _less(xp, b, minus, plus):
-    """Return b - sum(minus) + sum(plus); the rounding errors of the sum are added at the end."""
+def _less(xp, r, b, minus, plus):
+    """Store b - sum(minus) + sum(plus) in the `Pair` r; it has the sum of all rounding errors, too."""
     total, lost = b, xp.zeros_like(b)
     for sign, terms in ((-1.0, minus), (1.0, plus)):
         for term in terms:
             total, error = two_sum(total, sign * term)
             lost = lost + error
-    return total + lost
+    r.high[...], r.low[...] = two_sum(total, lost)

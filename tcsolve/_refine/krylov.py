@@ -135,7 +135,8 @@ def gmres(ops, apply, correct, r, **how):
     """Reduce the preconditioned residuals M^-1 r by one cycle of GMRES for M^-1 A d = M^-1 r.
 
     The arguments are those of `fgmres`, but `correct`, v -> M^-1 v, must not change from step to step.  The
-    reductions, and `tol`, are those of the preconditioned residual.
+    reductions, and `tol`, are those of the preconditioned residual.  `correct` takes what `apply` returns,
+    which may be a `Pair`.
 
     Returns
     -------

@@ -117,6 +117,13 @@ class _Task:
     krylov_worth: float
     goal: float  # the error below which a column is not corrected
 
+    @property
+    def krylov(self):
+        """The Krylov method: 'auto' is GMRES if products with A are in double-double, else FGMRES."""
+        if self.plan.method != "auto":
+            return self.plan.method
+        return "gmres" if self.operator.pair else "fgmres"
+
     def is_hopeless(self, error, before, columns):
         """Tell whether a column needs more steps than `worth` allows.
 
@@ -312,7 +319,7 @@ def _krylov(task, state):
 def _cycles(task, state, active, precondition):
     """Run cycles on the columns `active`, until they converge or would take too long."""
     ops, operator, bound, max_steps = task.ops, task.operator, task.bound, task.max_steps
-    tols, tried = _inner_tols(task.plan), np.zeros(active.size, int)
+    tols, tried = _inner_tols(task), np.zeros(active.size, int)
     while active.size:
         x, rhs = _take(ops, state.x, active), _take(ops, task.b, active)
         r = rhs - operator.product(x)
@@ -325,7 +332,7 @@ def _cycles(task, state, active, precondition):
             return steps + rest > allowed.max()
 
         tol = np.maximum(tols[tried], LEAST_REDUCTION)
-        if task.plan.method != "gmres":
+        if task.krylov != "gmres":
             # Aim at the bound in one cycle: a restart has to build its Krylov space again.
             tol = np.maximum(tol, 0.1 * bound / worst)
         cycle = _cycle(task, precondition, r, most=allowed, tol=tol, give_up=hopeless)
@@ -360,22 +367,22 @@ def _cycle(task, precondition, r, *, most, tol, give_up):
     if plan.method == "cg":
         return cg(*args, most=most, **how)
     basis = np.minimum(plan.basis, most)
-    if plan.method == "gmres":
+    if task.krylov == "gmres":
         # GMRES is not given up early: its cycle does not aim at the bound, and the basis limits it.
-        return gmres(*args, basis=basis, tol=tol)
+        return gmres(task.ops, operator.pair or operator.product, *args[2:], basis=basis, tol=tol)
     return fgmres(*args, basis=basis, norm=operator.norm, **how)
 
 
-def _inner_tols(plan):
+def _inner_tols(task):
     """Return the inner tolerances in the order of their use; 0 if a cycle aims at the bound."""
-    if plan.inner_tol is not None:
-        return np.array([plan.inner_tol])
-    return np.array(INNER_TOLS if plan.method == "gmres" else [0.0])
+    if task.plan.inner_tol is not None:
+        return np.array([task.plan.inner_tol])
+    return np.array(INNER_TOLS if task.krylov == "gmres" else [0.0])
 
 
 def _bases(task):
     """Return how many bases a cycle of FGMRES or GMRES stores."""
-    return 1 if task.plan.method == "gmres" else 2
+    return 1 if task.krylov == "gmres" else 2
 
 
 def _bytes_kept(cycle, r, columns, bases):

@@ -29,6 +29,8 @@ class Operator:
     outer : callable, (r, x) -> error of each column, optional
         The backward error of the caller's system, if this system is a scaled one (`Frame`).  It must meet the
         bound too.
+    pair : callable, (n, k) -> Pair (n, k), optional
+        v -> A v in double-double, for GMRES with a preconditioner that takes a `Pair`.
     """
 
     product: Callable
@@ -38,6 +40,7 @@ class Operator:
     scaled_norm: float = 0.0
     matrix: Any = None
     outer: Callable | None = None
+    pair: Callable | None = None
 
     @classmethod
     def of(cls, ops, matrix, norm, scaled=None, outer=None):

@@ -22,7 +22,7 @@ from tcsolve._backends.cpu.blas import blas_of, matmul
 from tcsolve._backends.cpu.gemm import add_product
 from tcsolve._backends.cpu.inverse_norm import estimated_rcond
 from tcsolve._contract.lu import Square
-from tcsolve._contract.vectors import solve_scaled
+from tcsolve._contract.vectors import order_of, solve_scaled
 
 __all__ = ["HostLU", "HostRules", "column_max", "lapack_of"]
 
@@ -73,6 +73,10 @@ class NumpyLU(NamedTuple):
     swaps: Any
     transposed: bool
 
+    @property
+    def order(self):
+        return order_of(self.swaps)
+
     def solve(self, b, adjoint):
         getrs, b = lapack_of("getrs", self.lu.dtype), b.astype(self.lu.dtype, copy=False)
         # SciPy changes the pivots in place to count from one, and back again.  Other threads must not see
@@ -103,9 +107,7 @@ class HostLU:
     def strip(self, p, start, stop, pivots, started=None):
         leaf = p[start:, start:stop]
         lu, swaps, zero = lapack_of("getrf", p.dtype)(np.array(leaf, order="F"), overwrite_a=True)
-        moved = np.arange(len(leaf))
-        for j, i in enumerate(swaps):
-            moved[j], moved[i] = moved[i], moved[j]
+        moved = order_of(swaps, len(leaf))
         leaf[moved] = lu  # the factored rows go back to their old places (see `LUOps.strip`)
         row, ipiv, order, info = pivots
         order[start:] = order[start:][moved]

@@ -8,7 +8,6 @@ References
 .. [1] E. Carson, N. J. Higham, SIAM J. Sci. Comput. 40 (2018), A817-A847.
 """
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from tcsolve._cached import cached_property
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.operator import measure
+from tcsolve._refine.precise_inverse import solved
 from tcsolve._solve.ladder.refine_rung import applied_in_fp64, operator_of, refine_with
 from tcsolve._solve.problem.request import RESIDUALS
 
@@ -49,9 +49,9 @@ class DoubleDouble:
     Each correction d solves A d = r as a system of its own, with FP64 residuals.  So its relative error is
     about the condition number times 2**-53, and this is the factor by which it reduces the error of x.
 
-    If no rung follows, the Krylov methods multiply by A in double-double, and the factors that precondition
-    them are applied in FP64, whatever precision they have.  If a rung follows, its factors take less time
-    than these products.
+    If no rung follows, the Krylov methods multiply by A in double-double.  Unless the plan names another
+    method, this is GMRES with the whole preconditioned product in double-double.  If a rung follows, its
+    factors take less time than these products.
     """
 
     def refine(self, ladder, rhs, bound, ahead=None):
@@ -74,7 +74,16 @@ class _Corrections:
 
     @cached_property
     def _precondition(self):
-        return applied_in_fp64(self.ladder)
+        ladder, correct = self.ladder, applied_in_fp64(self.ladder)
+        if ladder.plan.method not in ("auto", "gmres"):
+            return correct
+        ops = ladder.system.ops
+
+        def precisely(r):
+            r = r if isinstance(r, Pair) else Pair.of(ops.xp, r)
+            return solved(ops, lambda w: ladder.widened().multiplied(ops, w), correct, r)
+
+        return precisely
 
     def __call__(self, rhs, bound, ahead=None):
         """Return the `Refined` for a right-hand side."""
@@ -82,7 +91,11 @@ class _Corrections:
         if ladder.following(rhs.shape[1]) is not None:
             return refine_with(ladder, rhs, bound, ahead)
         ops, a = ladder.system.ops, ladder.system.matrix
-        operator = replace(operator_of(ladder), product=functools.partial(product, ops, a))
+
+        def pair(v):
+            return product(ops, a, Pair.of(ops.xp, v))
+
+        operator = replace(operator_of(ladder), product=lambda v: pair(v).high, pair=pair)
         how = {"operator": operator, "precondition": self._precondition}
         return refine_with(ladder, rhs, bound, ahead, **how)
 

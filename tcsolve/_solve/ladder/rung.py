@@ -8,6 +8,7 @@ import numpy as np
 from tcsolve._arithmetic.formats import Update
 from tcsolve._lu.factors import NativeFactors
 from tcsolve._lu.scaling import Scaling
+from tcsolve._refine.precise_inverse import multiplied
 
 __all__ = ["Rung", "dtype_of_factors", "matrix_to_factor"]
 
@@ -65,6 +66,17 @@ class Rung:
         if adjoint:
             row, col = col, row
         return self.factors.solve_scaled(r * row[:, None], adjoint) * col[:, None]
+
+    def multiplied(self, ops, w, transposed=False):
+        """Return the product of a `Pair` w with the matrix that `correct` solves with, or its transpose."""
+        lu, order, of_transpose = self.factors.triangles()
+        flipped = transposed != of_transpose
+        if self.scaling is None:
+            return multiplied(ops, lu, order, w, flipped)
+        row, col = 1 / self.scaling.row[:, None], 1 / self.scaling.col[:, None]
+        if transposed:
+            row, col = col, row
+        return multiplied(ops, lu, order, w.times(col), flipped).times(row)
 
 
 def dtype_of_factors(how, is_complex):

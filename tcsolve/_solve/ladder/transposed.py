@@ -106,6 +106,10 @@ class TransposedRung:
             return self._rung.correct(r, not adjoint)
         return self._rung.correct(r.conj(), not adjoint).conj()
 
+    def multiplied(self, ops, w):
+        """As `Rung.multiplied`."""
+        return self._rung.multiplied(ops, w, transposed=True)
+
     @property
     def scaled_norm(self):
         """The infinity norm of the scaled A^T, or 0 without scaling."""

@@ -28,11 +28,12 @@ from tcsolve._backends.cuda.batched.library_triangles import (
     solve_triangles,
 )
 from tcsolve._backends.cuda.batched.stack_launches import read_as, rows
-from tcsolve._backends.cuda.lu.cusolver_lu import MANY, getrf_in_place, order_of, solve_many
+from tcsolve._backends.cuda.lu.cusolver_lu import MANY, getrf_in_place, solve_many
 from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, substitute
 from tcsolve._backends.cuda.runtime import cublas_calls
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros
 from tcsolve._cached import cached_property
+from tcsolve._contract.vectors import order_of
 from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 
 __all__ = ["bytes_for_columns", "factor", "factor_and_solve", "most_at_once"]

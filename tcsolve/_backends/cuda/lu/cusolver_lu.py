@@ -12,9 +12,10 @@ from tcsolve._backends.cuda.lu.substitution import invert_diagonal_blocks, subst
 from tcsolve._backends.cuda.runtime.conversions import converted
 from tcsolve._backends.cuda.runtime.cublas_calls import column_parts, handle, scalar
 from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
+from tcsolve._contract.vectors import order_of
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 
-__all__ = ["MANY", "Factors", "factored", "getrf_in_place", "order_of", "solve_many"]
+__all__ = ["MANY", "Factors", "factored", "getrf_in_place", "solve_many"]
 
 # From this many columns on, `solve_many` is faster than getrs, which swaps the rows one after the other.
 MANY = 256
@@ -158,11 +159,3 @@ def _take_rows(x, order):
     order, rows = cupy.asarray(order), x.T
     for some in parts(*rows.shape, WIDENED["cuda"]):
         rows[some] = cupy.take(rows[some], order, axis=1)
-
-
-def order_of(swaps, m=None):
-    """Return the row that becomes row i, for each i, by the swaps of rows j and swaps[j], j = 0, 1, ..."""
-    order = list(range(m or len(swaps)))
-    for j, i in enumerate(swaps.tolist()):
-        order[j], order[i] = order[i], order[j]
-    return np.array(order, dtype=np.int32)

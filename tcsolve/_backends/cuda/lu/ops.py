@@ -36,7 +36,7 @@ from tcsolve._backends.cuda.runtime import (
 from tcsolve._backends.cuda.runtime.cublas_calls import ld
 from tcsolve._backends.cuda.runtime.current_device import guarded, turns_into_memory_error
 from tcsolve._contract.lu import Square
-from tcsolve._contract.vectors import solve_scaled
+from tcsolve._contract.vectors import order_of, solve_scaled
 from tcsolve._paths import paths
 from tcsolve.kernels.launch_shapes import TRSV_BLOCK, TRSV_COLUMNS
 from tcsolve.kernels.panel_shapes import BOARD_BYTES, NARROW_STRIP, SEARCHED_STRIP, panel_shapes
@@ -284,7 +284,7 @@ def _strip_by_cusolver(leaf, ipiv, first, info):
         cupy.minimum(info, first + int(bad[0]) + 1, out=info)
     swaps = swaps[:w] - 1
     ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
-    moved = cusolver_lu.order_of(swaps, leaf.shape[0])
+    moved = order_of(swaps, leaf.shape[0])
     dst = np.union1d(np.arange(w), swaps).astype(np.int32)
     dst, src = cupy.asarray(dst), cupy.asarray(moved[dst])
     leaf[...] = lu
