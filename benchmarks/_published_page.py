@@ -186,20 +186,20 @@ OURS = {
         "FP32."
     ),
     "limits": (
-        "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the "
-        "proved limits themselves. 'ours' is the largest condition number up to which all runs converge. A "
+        "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the"
+        " proved limits themselves. 'ours' is the largest condition number up to which all runs converge. A "
         "run for the backward error converges if this error is at most u sqrt(n); one for the forward error "
-        "if this error is at most 2 u in the infinity norm. In the runs for the forward error, residuals and "
-        "products with A are in double-double, and the factors are applied in FP64. The forward error is "
-        "known for condition numbers up to about 3e15. A run whose error is not known counts as one that "
-        "does not converge. 'fails at' is the next condition number (a dash: none), and 'in n/2 steps' is "
-        "the largest up to which all runs converge in at most n/2 steps. 'fgmres' has the factors as right "
-        "preconditioner, 'gmres' as left preconditioner, which the theory assumes. '@each': the result of "
-        "each operation of the LU is rounded to this format. 'bf16' and 'fp16' without it: the operands of "
-        "updates between panels of 32 columns are rounded, the sums and the panels are in FP32. 'fp32': an "
-        "LU with panels of 32 columns in FP32. There are no FP8 factors in tcsolve, so the limits for FP8 "
-        "are not compared. The limits of FGMRES depend on the order of the sums in BLAS, and so on the "
-        "processor."
+        "if this error is at most 2 u in the infinity norm. In the runs for the forward error, residuals and"
+        " products with A are in double-double; GMRES applies the factors in double-double too, and FGMRES "
+        "in FP64. The forward error is known for condition numbers up to about 3e15. A run whose error is "
+        "not known counts as one that does not converge. 'fails at' is the next condition number (a dash: "
+        "none), and 'in n/2 steps' is the largest up to which all runs converge in at most n/2 steps. "
+        "'fgmres' has the factors as right preconditioner, 'gmres' as left preconditioner, which the theory "
+        "assumes. '@each': the result of each operation of the LU is rounded to this format. 'bf16' and "
+        "'fp16' without it: the operands of updates between panels of 32 columns are rounded, the sums and "
+        "the panels are in FP32. 'fp32': an LU with panels of 32 columns in FP32. There are no FP8 factors "
+        "in tcsolve, so the limits for FP8 are not compared. The limits of FGMRES depend on the order of the"
+        " sums in BLAS, and so on the processor."
     ),
 }
 # Digits after the point, for the tables where it is not 1 digit.

@@ -6,12 +6,13 @@
 A has FP32 factors with A = P^T L U up to rounding.  x is the sum of two FP64 numbers, and b - A x has the
 digits of two FP64 numbers.  A cycle of GMRES solves for a correction of x, until the preconditioned residual
 is TOL times that at its start.  The vectors of GMRES are in FP64.  The product U^-1 L^-1 P A v is computed in
-three ways:
+four ways:
 
 - *FP64*: A v in FP64, and both triangular solves in FP64.
 - *A in double-double*: A v with twice the digits of FP64, rounded to FP64; both triangular solves in FP64.
-  This is what tcsolve does.
-- *exact*: the whole product is correct up to one rounding to FP64, as with twice the digits throughout.
+- *double-double*: A v with twice the digits; the result of the triangular solves is corrected, with the
+  residuals of P^T L U in double-double, until it is accurate in FP64.  This is what tcsolve does.
+- *exact*: the whole product is correct up to one rounding to FP64.
 
 A cell has the cycles, and the steps of all cycles together, after which the error of x is at most 2^-53.
 After CYCLES cycles the cell has the error instead.  Errors are differences from the exact x, relative to its
@@ -26,12 +27,14 @@ from tables import source, table
 
 from tcsolve import matrices
 from tcsolve._backends.select import ops_for
+from tcsolve._contract.vectors import order_of
 from tcsolve._refine.double_double import Pair, product, residual
 from tcsolve._refine.krylov import fgmres
+from tcsolve._refine.precise_inverse import multiplied, solved
 
 SIZES, CONDITIONS = (60, 150), (1e8, 1e10, 1e12, 1e13, 1e14, 1e15, 1e16)
 FAMILIES = ("svd_geo", "svd_cluster1", "svd_cluster0", "svd_arith")
-WAYS = ("FP64", "A in double-double", "exact")
+WAYS = ("FP64", "A in double-double", "double-double", "exact")
 CYCLES, TOL, GOOD = 12, 1e-4, 2.0**-53
 # Bits of the numbers that stand for exact ones.
 BITS = 500
@@ -59,7 +62,7 @@ class System:
         high = rounded(x)
         self.x = Pair(high, rounded(x - exact(high)))
         lu, swaps = scipy.linalg.lu_factor(self.a.astype(np.float32))
-        self._factors = lu.astype(float), swaps
+        self._factors, self._order = (lu.astype(float), swaps), order_of(swaps)
         lower, upper = np.tril(lu, -1) + np.eye(n), np.triu(lu)
         order = scipy.linalg.lu_solve((np.eye(n), swaps), np.eye(n))  # P
         self._inverse = (exact(lower) * exact(upper)).inv() * exact(order)
@@ -68,6 +71,17 @@ class System:
     def _solved(self, r):
         return scipy.linalg.lu_solve(self._factors, r)
 
+    def _product(self, v):
+        """Return A v as a `Pair`."""
+        return product(ops_for(v), self.a, Pair.of(np, v))
+
+    def _multiplied(self, w):
+        """Return P^T L U w as a `Pair`."""
+        return multiplied(ops_for(self.a), self._factors[0], self._order, w)
+
+    def _solved_precisely(self, y):
+        return solved(ops_for(self.a), self._multiplied, self._solved, y)
+
     def way(self, name):
         """Return v -> U^-1 L^-1 P A v, and r -> U^-1 L^-1 P r."""
         if name == "exact":
@@ -75,7 +89,12 @@ class System:
             return lambda v: rounded(whole * exact(v)), lambda r: rounded(inverse * exact(r))
         if name == "FP64":
             return lambda v: self._solved(self.a @ v), self._solved
-        return lambda v: self._solved(product(ops_for(v), self.a, v)), self._solved
+        if name == "A in double-double":
+            return lambda v: self._solved(self._product(v).high), self._solved
+        return (
+            lambda v: self._solved_precisely(self._product(v)),
+            lambda r: self._solved_precisely(Pair.of(np, r)),
+        )
 
     def error(self, x):
         """Return the largest error of a `Pair` x, relative to the largest entry of the exact x."""

@@ -39,6 +39,7 @@ SCRIPTS += (
     "gemm_models",
     "convergence_exact",
     "preconditioned",
+    "plain_refinement",
 )
 
 
