@@ -40,6 +40,7 @@ SCRIPTS += (
     "convergence_exact",
     "preconditioned",
     "plain_refinement",
+    "stack_counts",
 )
 
 

@@ -1,11 +1,8 @@
 """The reach of plain refinement with FP32-grade factors."""
 
-import json
-
 import numpy as np
 import pytest
 from exact_solution import relative_error, solution
-from folders import BENCHMARKS
 
 from tcsolve import matrices
 

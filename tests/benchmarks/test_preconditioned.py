@@ -1,11 +1,8 @@
 """GMRES with preconditioned products of several precisions."""
 
-import json
-
 import numpy as np
 import pytest
 from exact_solution import relative_error, solution
-from folders import BENCHMARKS
 from pages import redraw
 
 
