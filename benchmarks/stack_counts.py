@@ -160,8 +160,9 @@ HEAD = [
 def page(facts, rows):
     """Return the page of the results."""
     about, times = __doc__.partition("\n\nNsight")[2], timed()
+    head = f"# What limits stacks\n\n{source(facts, 'python benchmarks/stack_counts.py')}"
     body = table(HEAD, [cells(facts, row, times) for row in rows])
-    return f"# What limits stacks\n\n{source(facts, 'python benchmarks/stack_counts.py')}\n\nNsight{about}\n{body}\n"
+    return f"{head}\n\nNsight{about}\n{body}\n"
 
 
 def main():

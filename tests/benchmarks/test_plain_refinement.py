@@ -1,8 +1,11 @@
 """The reach of plain refinement with FP32-grade factors."""
 
+import json
+
 import numpy as np
 import pytest
 from exact_solution import relative_error, solution
+from folders import BENCHMARKS
 
 from tcsolve import matrices
 
@@ -36,3 +39,10 @@ def test_a_well_conditioned_system_is_solved_by_both_methods(benchmark_script):
     row = benchmark_script.measured("svd_geo", 20, 1, 1e4, "fp32")
     assert row["ir"]["error"] <= 2.0**-52 and row["auto"]["error"] <= 2.0**-52
     assert row["radius"] < 0.01
+
+
+def test_the_page_shows_the_results(script):
+    path = BENCHMARKS / "results" / "plain_refinement.json"
+    results = json.loads(path.read_text())
+    text = script("plain_refinement").page(results["machine"], results["rows"])
+    assert path.with_suffix(".md").read_text() == text
