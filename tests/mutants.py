@@ -342,8 +342,8 @@ MUTANTS = (
     Mutant(
         "solve",
         "_solve/host/ways.py",
-        "return GENERAL if len(a) <= LARGEST else None",
-        "return GENERAL if len(a) < LARGEST else None",
+        "return GENERAL if len(a) <= LARGEST_DIRECT else None",
+        "return GENERAL if len(a) < LARGEST_DIRECT else None",
         equivalent="At that size both ways give right answers.",
     ),
     Mutant(

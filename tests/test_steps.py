@@ -18,10 +18,13 @@ ONCE = {"check": 1, "place": 1, "guard": 1}
 STAYS = {"check": 1, "guard": 1}
 CALLS = {
     "solve": (lambda: tcsolve.solve(A, B, precision="fp16x3"), ONCE),
-    "solve, directly": (lambda: tcsolve.solve(A, B), ONCE),
+    "solve, directly": (lambda: tcsolve.solve(A, B.astype(np.float32)), ONCE),
     "solve, a small system": (lambda: tcsolve.solve(A[:40, :40], B[:40]), STAYS),
     "solve, one panel": (lambda: tcsolve.solve(A[:40, :40], B[:40], precision="fp16x3"), STAYS),
-    "solve, on a requested device": (lambda: tcsolve.solve(A, B, device="cpu"), ONCE),
+    "solve, on a requested device": (
+        lambda: tcsolve.solve(A, B.astype(np.float32), device="cpu"),
+        ONCE,
+    ),
     "solve, climbing": (lambda: tcsolve.solve_ex(near_singular(), B, precision="fp16"), ONCE),
     "solve, a structure": (
         lambda: tcsolve.solve(A + A.T, B, assume_a="sym", precision="fp32"),

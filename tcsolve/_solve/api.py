@@ -167,7 +167,7 @@ def _plain_answer(a, b, assume_a, options):
         if device not in ("auto", "cpu"):
             return None
         if a.ndim == 2:
-            return plain_system(a, b, assume_a)
+            return plain_system(a, b, assume_a, device)
         return plain_answer(a, b) if assume_a in (None, "gen", "general") else None
     if device not in ("auto", "cuda"):
         return None

@@ -37,7 +37,7 @@ def plainly(*args, **options):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
-@pytest.mark.parametrize("n", [2, 4, 10, 32, 33, 130, LEAST_N - 1])
+@pytest.mark.parametrize("n", [2, 4, 10, 32, 33, 130, LEAST_N - 1, LEAST_N, 580])
 @pytest.mark.parametrize("columns", [None, 1, 3])
 @pytest.mark.parametrize("assume_a", [None, "gen", "pos"])
 def test_plain_systems_are_verified(n, dtype, columns, assume_a):
@@ -55,7 +55,7 @@ def test_plain_systems_are_verified(n, dtype, columns, assume_a):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("columns", [None, 1, 3, 20])
 def test_the_same_system_has_the_same_bits_with_a_report_and_without(dtype, columns):
-    for n in (3, 20, 60, 120, LEAST_N - 1):
+    for n in (3, 20, 60, 120, LEAST_N - 1, LEAST_N, 399, 580):
         a, b = system(n, dtype, columns)
         x = tcsolve.solve(a, b)
         assert np.array_equal(x, tcsolve.solve(a.copy(), b.copy()))
@@ -141,9 +141,38 @@ def test_other_systems_are_solved_the_ordinary_way(change):
     assert not is_plain and np.allclose(np.asarray(a) @ x, b, rtol=1e-9)
 
 
-@pytest.mark.parametrize("n", [LEAST_N, 300])
-def test_a_system_that_a_gpu_may_solve_faster_is_placed_first(n):
-    assert not plainly(*system(n))[1]
+@pytest.mark.parametrize("device", ["auto", "cpu"])
+def test_larger_systems_are_solved_the_ordinary_way(device):
+    assert plainly(*system(580), device=device)[1] and not plainly(*system(581), device=device)[1]
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+@pytest.mark.parametrize("n", [250, 400, 580])
+@pytest.mark.parametrize("cond", [1e2, 1e6, 1e9, 1e14])
+def test_a_few_hundred_unknowns_are_solved_by_factors_that_suit_the_condition(n, cond, dtype):
+    a = tcsolve.matrices.generate("svd_geo", n, cond=cond, seed=1).a.astype(dtype)
+    b = a @ np.ones(n)
+
+    found = tcsolve.solve_ex(a, b)
+
+    assert found.status.ok and ratio(a, found.x, b) <= MET
+    np.testing.assert_array_equal(tcsolve.solve(a, b), found.x)
+    if cond <= 1e2:
+        assert found.rungs == ("fp32",) and 0.5e-4 < found.rcond < 1e-2
+    if cond >= 1e9:  # FP32 factors are not tried further once they show the condition
+        assert found.rungs == ("fp32", "fp64")
+
+
+def test_badly_scaled_rows_are_solved_by_fp64_factors_with_the_accuracy_of_lapack():
+    a, b = system(300)
+    scale = 2.0 ** np.random.default_rng(1).integers(-20, 20, 300)
+    a, b = a * scale[:, None], b * scale
+
+    found = tcsolve.solve_ex(a, b)
+
+    assert found.rungs[-1] == "fp64"
+    np.testing.assert_array_equal(tcsolve.solve(a, b), found.x)
+    assert np.abs(found.x - 1).max() <= 10 * np.abs(scipy.linalg.solve(a, b) - 1).max() + 1e-13
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tcsolve._solve.choice.memory import require_room
 from tcsolve._steps import guarded, note
 
 __all__ = [
+    "faster_ops",
     "forget_losses",
     "machine_rates",
     "moved",
@@ -73,10 +74,10 @@ def target_ops(ops, a, nrhs, precision, device):
     note("place")
     if device != "auto":
         return ops_on(device) if device != ops.device else ops
-    return _faster_ops(ops, a, nrhs, precision)
+    return faster_ops(ops, a, nrhs, precision)
 
 
-def _faster_ops(ops, a, nrhs, precision):
+def faster_ops(ops, a, nrhs, precision):
     """Return the `Ops` of the device with the shortest predicted time; a stack stays where it is."""
     if ops.device == "cuda" or a.ndim > 2 or a.shape[-1] < LEAST_N:
         return ops

@@ -23,15 +23,16 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._solve.host.fp32_factors import survey_of_well_scaled
 from tcsolve._solve.host.gains import least_rcond
 from tcsolve._solve.host.lapack_factors import Band, Rounded
-from tcsolve._solve.host.ways import GENERAL
+from tcsolve._solve.host.ways import GENERAL, GENERAL_IN_FP32
 from tcsolve._solve.ladder.condition import TRUST
 from tcsolve._solve.ladder.short_refinement import HostLoop
 from tcsolve._solve.verify.backward_error import backward_errors
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["failed", "solve_directly"]
+__all__ = ["MOST_LOW_STEPS", "failed", "solve_directly"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
@@ -178,6 +179,8 @@ def _least_rcond_of_low(b, plan):
 def _rcond(problem, factors, is_singular, way, request):
     """Return (rcond, False), or (a lower bound of rcond, True) if the bound is enough; 0 if A is singular."""
     dtype, least = problem.dtype, problem.least
+    if way is GENERAL_IN_FP32:
+        return _rcond_of_regular(problem, factors, request)
     if problem.ordinary and not (request.estimate or way.plan):
         least = least_rcond(factors, len(problem.rhs), problem.norm, dtype, problem.matrix.dtype)
     is_enough = is_singular or not request.estimate and least >= EPS[dtype.char]
@@ -185,6 +188,19 @@ def _rcond(problem, factors, is_singular, way, request):
         return 0.0 if is_singular else least, True
     exact = norms(problem.matrix)[1] if problem.is_bound else problem.norm_one
     return factors.rcond(exact), False
+
+
+def _rcond_of_regular(problem, factors, request):
+    """Return (rcond or a lower bound, True) if A is regular, by FP32 factors; (0, False) if this is open.
+
+    `plain_system` uses the same test, so that `solve` and `solve_ex` give the same x.
+    """
+    least = least_rcond(
+        factors, len(problem.rhs), problem.norm, problem.dtype, problem.matrix.dtype
+    )
+    if not least:
+        return 0.0, False
+    return factors.rcond(problem.norm_one) if request.estimate else least, True
 
 
 def _solved(problem, factors, is_singular):
@@ -251,8 +267,8 @@ def _norms(a, low=None):
     `low` is the plan of FP32 factors, or None.  If these factors need a scaled matrix, the norms are NaN.
     """
     if low:
-        found = _survey_of_few(a) if len(a) <= SMALL else _survey(a)
-        if found is None or needs_scaling(found):
+        found = _survey_of_few(a) if len(a) <= SMALL else survey_of_well_scaled(a)
+        if found is None:
             return math.nan, math.nan, 0.0
         return found.inf, found.one, found.least_rcond(len(a))
     if len(a) > FEW_ROWS:
@@ -260,21 +276,15 @@ def _norms(a, low=None):
     return *norms(np.abs(a) if a.dtype.kind == "c" else a), 0.0
 
 
-def _survey(a):
-    top, least, (rows, columns) = np.maximum.reduce, np.minimum.reduce, sums(a)
-    extremes = top(rows), least(rows), top(columns), least(columns)
-    dominance = least(2.0 * np.abs(a.diagonal()) - rows)
-    return Survey.of(*map(float, (*extremes, dominance)))
-
-
 def _survey_of_few(a):
-    """As `_survey`; None if a sum is not finite.  Lists of few numbers are faster than arrays."""
+    """As `survey_of_well_scaled`.  Lists of few numbers are faster than arrays."""
     size = np.abs(a)
     rows, columns = np.add.reduce(size, axis=1).tolist(), np.add.reduce(size, axis=0).tolist()
     if not math.isfinite(sum(rows)):
         return None
     dominance = min([2 * v - row for v, row in zip(size.diagonal().tolist(), rows, strict=True)])
-    return Survey.of(max(rows), min(rows), max(columns), min(columns), dominance)
+    found = Survey.of(max(rows), min(rows), max(columns), min(columns), dominance)
+    return None if needs_scaling(found) else found
 
 
 def _near_one(v, axis):

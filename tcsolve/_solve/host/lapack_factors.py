@@ -57,7 +57,7 @@ class Rounded:
     def of(cls, a, order="K", factor=General.of):
         """Factor a (n, n) by `factor`; with `order` "F", LAPACK factors a itself, not its transpose."""
         dtype = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
-        return cls(factor(a.astype(dtype, order=order)), dtype)
+        return cls(factor(a.astype(dtype, order=order), overwrite_a=True), dtype)
 
     def solve(self, b):
         """Return A**-1 b, (n, k), to the precision of FP32."""
@@ -96,12 +96,13 @@ class Cholesky:
         self._factor, self.bad_pivot, self._conjugate = factor, bad_pivot, conjugate
 
     @classmethod
-    def of(cls, a):
+    def of(cls, a, overwrite_a=False):
         """Factor a (n, n)."""
         # LAPACK is column-major: of a row-major A it sees the transpose, which is conj(A).
         conjugate = not a.flags.f_contiguous and a.dtype.kind == "c"
         t = a if a.flags.f_contiguous else a.T
-        return cls(*lapack_of("potrf", a.dtype)(t, lower=False, clean=False), conjugate)
+        potrf = lapack_of("potrf", a.dtype)
+        return cls(*potrf(t, lower=False, clean=False, overwrite_a=overwrite_a), conjugate)
 
     def solve(self, b):
         """Return A**-1 b, (n, k)."""

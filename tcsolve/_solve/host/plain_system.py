@@ -1,8 +1,9 @@
 """One small ordinary system on the host, solved and verified with few calls from Python, without a report.
 
-For a few dozen unknowns a solve takes less time than the checks of all arguments and a report.  So systems
-that need none of these are solved first: two NumPy arrays of one dtype, a matrix that has its structure, and
-numbers that are not extreme.  If x is not verified or the matrix is not regular, the general code solves it.
+For a few dozen unknowns a solve takes less time than the checks of all arguments and a report; for a few
+hundred these still take a tenth of the time.  So systems that need none of these are solved first: two NumPy
+arrays of one dtype, a matrix that has its structure, and numbers that are not extreme.  If x is not verified
+or the matrix is not regular, the general code solves the system.
 """
 
 import functools
@@ -10,18 +11,22 @@ import functools
 import numpy as np
 
 from tcsolve._backends.cpu.blas import infinity_norm, largest, norms
+from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._refine import stopping
 from tcsolve._solve.choice.device_choice import LEAST_N
-from tcsolve._solve.host.gains import vectors
-from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General
-from tcsolve._solve.host.ways import way_in_fp64
+from tcsolve._solve.choice.placement import faster_ops
+from tcsolve._solve.host import fp32_factors
+from tcsolve._solve.host.direct import MOST_LOW_STEPS
+from tcsolve._solve.host.gains import least_rcond, vectors
+from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General, Rounded
+from tcsolve._solve.host.ways import LARGEST_DIRECT, way_in_fp64
 from tcsolve._solve.ladder.short_refinement import HostLoop, is_moderate
 from tcsolve._solve.problem.structures import is_as_read
 
 __all__ = ["plain_system"]
 
-# Larger systems gain little, and may be solved faster on a GPU.
-LARGEST = LEAST_N - 1
+# Larger systems gain little.
+LARGEST = LARGEST_DIRECT
 # Largest number of corrections with FP64 factors; more gain nothing.
 MOST_STEPS = 2
 GENERAL, DEFINITE = ("gen", "general"), ("pos", "positive definite")
@@ -31,7 +36,7 @@ SPARSE = ("diagonal", "tridiagonal", "upper triangular", "lower triangular")
 WIDE = {x: np.dtype(np.complex128 if x in "FD" else np.float64) for x in "fdFD"}
 
 
-def plain_system(a, b, assume_a):
+def plain_system(a, b, assume_a, device):
     """Return x with A x = b if the system is plain, else None.
 
     Parameters
@@ -40,12 +45,15 @@ def plain_system(a, b, assume_a):
     b : object
     assume_a : str or None
         As in `solve`.
+    device : {'auto', 'cpu'}
     """
     if type(b) is not np.ndarray or not _fit(a, b):
         return None
     with np.errstate(all="ignore"):
         factor = _factor_for(a, assume_a)
         if factor is None:
+            return None
+        if len(a) >= LEAST_N and device == "auto" and _is_faster_there(a, b):
             return None
         wide = WIDE[a.dtype.char]
         return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), factor, a.dtype)
@@ -63,6 +71,12 @@ def _factor_for(a, assume_a):
     if way.bands:
         return functools.partial(_factored_band, way.bands)
     return way.factor
+
+
+def _is_faster_there(a, b):
+    """Tell whether a GPU is predicted to solve the system faster."""
+    columns = 1 if b.ndim == 1 else b.shape[1]
+    return faster_ops(numpy_ops, a, columns, "auto") is not numpy_ops
 
 
 def _factored_band(bands, a):
@@ -90,6 +104,10 @@ def _has_corners(a):
 
 def _solved(a, b, factor, dtype):
     """Return x in `dtype` for a and b in FP64, or None."""
+    if factor == General.of and dtype is a.dtype and fp32_factors.suit(a, b.size // len(b)):
+        x = _solved_in_fp32(a, b)
+        if x is not None:
+            return x
     norm = infinity_norm(a)
     # The 1-norm is at most len(a) * norm.  If a norm is extreme, `solve_directly` scales the matrix.
     if not (is_moderate(norm) and is_moderate(len(a) * norm)):
@@ -106,6 +124,20 @@ def _solved(a, b, factor, dtype):
     if x is not found and not loop.meets(x.astype(a.dtype), b.reshape(x.shape)):
         return None
     return np.ascontiguousarray(x.reshape(b.shape))
+
+
+def _solved_in_fp32(a, b):
+    """Return x by FP32 factors and refinement, or None; the arithmetic is that of `direct`."""
+    survey = fp32_factors.survey_of_well_scaled(a)
+    factors = survey and Rounded.of(a)
+    if not factors or factors.bad_pivot:
+        return None
+    if not least_rcond(factors, len(a), survey.inf, a.dtype, a.dtype):
+        return None
+    solve, sized = factors.solver(b.reshape(len(b), -1))
+    loop = HostLoop(a, survey.inf, solve, stopping.target(a.dtype, len(a)), sized=sized)
+    x = loop.answer(b, MOST_LOW_STEPS)
+    return None if x is None else np.ascontiguousarray(x.reshape(b.shape))
 
 
 def _is_regular(a, factors, norm, dtype):

@@ -10,16 +10,17 @@ from tcsolve._arithmetic.formats import update_named
 from tcsolve._plan import Plan
 from tcsolve._solution import Status
 from tcsolve._solve.choice.memory import widest_panel
+from tcsolve._solve.host import fp32_factors
 from tcsolve._solve.host.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
 from tcsolve._solve.problem.structures import by_bandwidth, detected
 
-__all__ = ["GENERAL", "Way", "way_in_fp64", "ways_for"]
+__all__ = ["GENERAL", "GENERAL_IN_FP32", "LARGEST_DIRECT", "Way", "way_in_fp64", "ways_for"]
 
-# Largest n of a general matrix that is solved here with FP64 factors; the ladder takes larger ones.
-LARGEST = 580
-# From this n on, and for at most n / FEW_COLUMNS right-hand sides, a Cholesky factorization in FP32 with
-# refinement is faster than one in FP64.
-LEAST_LOW_DEFINITE, FEW_COLUMNS = 600, 16
+# Largest n of a general matrix that is solved here; the ladder takes larger ones.
+LARGEST_DIRECT = 580
+# From this n on, and for few right-hand sides, a Cholesky factorization in FP32 with refinement is faster
+# than one in FP64.
+LEAST_LOW_DEFINITE = 600
 
 DEFINITE_IN_FP32 = functools.partial(Rounded.of, factor=Cholesky.of)
 
@@ -49,6 +50,7 @@ class Way(NamedTuple):
 
 
 GENERAL = Way(General.of)
+GENERAL_IN_FP32 = Way(Rounded.of, None, "fp32", Plan("fp32"))
 
 
 def ways_for(ops, a, columns, structure, precision):
@@ -61,6 +63,8 @@ def ways_for(ops, a, columns, structure, precision):
         if structure == "positive definite":
             return _definite(a, columns, precision)
         way = way_in_fp64(a, structure)
+        if way is GENERAL and precision == "auto" and fp32_factors.suit(a, columns):
+            return GENERAL_IN_FP32, GENERAL
     elif structure == "positive definite":
         # The LU of the ladder does not show whether A is definite, so `routes` tests this first.
         return ()
@@ -72,7 +76,7 @@ def ways_for(ops, a, columns, structure, precision):
 def _definite(a, columns, precision):
     """Return the `Way`s for a positive definite matrix."""
     ways = (Way(Cholesky.of, Status.NOT_POSITIVE_DEFINITE),)
-    few = columns * FEW_COLUMNS <= len(a)
+    few = columns * fp32_factors.FEW_COLUMNS <= len(a)
     if precision == "auto" and len(a) >= LEAST_LOW_DEFINITE and few and a.dtype.char in "dD":
         ways = (Way(DEFINITE_IN_FP32, None, "fp32", Plan("fp32")), *ways)
     return ways
@@ -88,7 +92,7 @@ def way_in_fp64(a, structure):
     if structure in ("upper triangular", "lower triangular"):
         factor = functools.partial(Triangular.of, lower=structure == "lower triangular")
         return Way(factor, Status.SINGULAR)
-    return GENERAL if len(a) <= LARGEST else None
+    return GENERAL if len(a) <= LARGEST_DIRECT else None
 
 
 @functools.cache
