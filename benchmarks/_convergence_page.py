@@ -108,7 +108,7 @@ def rounded(table):
 
 
 def complete(rows):
-    """Return the rows of the matrices that have been solved by every plan."""
+    """Return the rows of the matrices that have a run of every plan."""
     plans, seen = {row["plan"] for row in rows}, defaultdict(set)
     for row in rows:
         seen[row["matrix"]].add(row["plan"])

@@ -1,7 +1,8 @@
 """Steps of refinement: those of `tcsolve.refine`, and those that the programs of two papers count.
 
-Here residuals and products are in FP64; in the programs they are partly in quadruple precision.  x and the
-vectors of GMRES are in FP64, or in FP32.
+`steps_and_cycles` has residuals and products in FP64; in the programs they are partly in quadruple precision.
+x and the vectors of GMRES are in FP64, or in FP32.  `gmres` alone also takes vectors in BF16, and products of
+any precision.
 """
 
 import functools

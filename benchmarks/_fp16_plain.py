@@ -2,7 +2,7 @@
 
 The matrix is stored in FP16.  Panels and triangular solves are in FP32, by cuSOLVER and cuBLAS.  In the
 updates of the trailing matrix each product is added to its sum with one rounding to FP16.  tcsolve has no
-such LU: on its tensor cores sums in FP32 take less time.
+such LU: tensor cores with sums in FP32 are faster.
 """
 
 import numpy as np

@@ -144,7 +144,7 @@ OURS = {
         "not quotients by a pivot, but products with its rounded inverse. The first x, and the corrections "
         "of LU-IR, are in BF16 with every operation rounded. GMRES has left preconditioning. The forward and "
         "the backward error, in 2-norms of vectors and the Frobenius norm of A, must be below 4.44e-16, in "
-        f"at most 50 cycles and {MOST_SOLVES} LU solves. For each random x, the count is the smallest one "
+        f"at most 49 cycles and {MOST_SOLVES} LU solves. For each random x, the count is the smallest one "
         f"over the five multipliers and eight tolerances. There are {SOLUTIONS} random x for 'ir' and BDD, "
         "and one for the others. The cell has the median of these counts, and in brackets their range. "
         "'multiplier 1' is the same with that multiplier alone. 'zero pivots' is the number of zero "

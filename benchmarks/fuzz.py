@@ -104,7 +104,7 @@ def page(machine, rows):
         lines += ["Known defects; each has a test that fails until the defect is repaired:", ""]
         lines += [f"- {name}: {known.reason}." for name, known in KNOWN.items()] + [""]
     lines += [
-        "For each public call: the largest k for which the k-th allocation was made to fail, and"
+        "For each public call: the largest k for which the k-th and all later allocations failed, and"
     ]
     lines += [
         "the numbers of columns and of slices that were run.  All met their bounds unless a cell says"

@@ -22,7 +22,7 @@ ENGINES = ("naive", "wmma", "wgmma", "cublas")
 REFINES = ("none", "a", "ab", "full")
 COLORS = dict(zip((*ENGINES, "sgemm"), ("C7", "C0", "C3", "C2", "black"), strict=True))
 STYLES = dict(zip(REFINES, ("-", "--", "-.", ":"), strict=True))
-# For larger n the naive engine takes seconds.
+# For larger n a product by the naive engine takes up to about a second.
 LARGEST_NAIVE = 4096
 # Approximate number of rows of a result that are compared with FP64.
 CHECKED_ROWS = 64
@@ -140,7 +140,7 @@ def empty_like_result(a, b):
 
 
 def rank_k(m, k, repeats):
-    """Yield a row for each engine: C -= A B with a large C."""
+    """Yield a row for each engine except the naive one: C -= A B with a large C."""
     a, b = matrices(m, m, k, np.float16)
     reference = Reference(a, b)
     c = empty_like_result(a, b)

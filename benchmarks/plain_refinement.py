@@ -11,7 +11,7 @@ largest entry; the exact x is computed with 500 bits.
 - *contracts*: the number of systems for which the spectral radius of I - M^-1 A is at most 0.5, where M is
   the product of the factors.  This is the factor by which a correction multiplies the error of x, in the end.
   tcsolve stops if a correction multiplies the error by more than 0.5; above 1, no plain refinement converges.
-- *diverges*: the number of systems for which it is above 1.
+- *diverges*: the number of systems for which the spectral radius is above 1.
 - *default*: the number of systems with an accurate x from the default method, which goes on with GMRES.
 """
 

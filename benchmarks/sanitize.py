@@ -6,8 +6,8 @@
 Each tool runs this script again with --solve.  It does small solves with each precision, with narrow, wide
 and square panels; there are several panels, so look-ahead is used.  It also solves stacks and triangles, and
 multiplies matrices.  Every array is a separate allocation, because memcheck does not detect an access past
-the end of an array inside CuPy's pool.  CuPy compiles its own kernels anew, into an empty folder.  The exit
-status is 0 if every tool finishes and finds nothing.
+the end of an array inside CuPy's pool.  CuPy compiles its own kernels anew, into a new folder that all tools
+share.  The exit status is 0 if every tool finishes and finds nothing.
 """
 
 import itertools

@@ -11,11 +11,12 @@ clocks of the device are not fixed.
 - *by bytes*: the milliseconds of the bytes read from and written to the memory of the device, at the speed
   of a copy.
 - *kernels*: the milliseconds of all kernels, one after the other; in brackets their number.
-- *call*: the milliseconds of the call in `stacks.py`; *needed*: those that reach its aim.
-- *limit*: the first of these that alone takes longer than the needed time.  "waiting" means that the kernels
-  take longer although their instructions and bytes do not: schedulers wait for results, as those of
-  divisions, of shared memory and of barriers, and *issued* is the part of the cycles in which they issue an
-  instruction.  "host" means that the kernels are fast enough, and the rest of the call is not.
+- *call*: the milliseconds of the call in `stacks.py`; *needed*: the milliseconds at which the ratio to the
+  fastest peer reaches the aim of `stacks.py`.
+- *limit*: the first of instructions, bytes, kernels and call that is above *needed*.  "waiting" means the
+  kernels: neither their instructions nor their bytes take that long, but schedulers wait for divisions,
+  shared memory or barriers.  "host" means the call.
+- *issued*: the part of the cycles in which a scheduler issues an instruction.
 """
 
 import csv

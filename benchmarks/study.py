@@ -2,8 +2,8 @@
 
     TCSOLVE_MATRICES=folder python benchmarks/study.py --work folder
 
-runs the scripts of the CPU part on two cores.  The scripts of the published counts run two at a time, each
-with one thread of BLAS; the others run alone, and use both cores.  The seconds so far are printed after each
+runs the scripts of the CPU part.  The scripts of the published counts run two at a time, each with half of
+the cores as threads of BLAS; the others run alone, with all cores.  The seconds so far are printed after each
 pair, and after each script that runs alone.  The rows of the study are kept in the folder --work, so the same
 command continues an interrupted run.
 

@@ -253,7 +253,7 @@ def fault(run, scipys, n):
     reference = math.nan if scipys is None else scipys["backward_error"]
     if run["status"] == RAISED:
         return RAISED
-    # All comparisons are False for a NaN, so that it counts as a failure.
+    # All comparisons are False for a NaN: a NaN of ours counts as a failure, one of SciPy does not.
     if run["status"] in ANSWERED:
         if not agree(run["reported"], run["backward_error"]):
             return "misreported"

@@ -54,7 +54,7 @@ class InputError(TcsolveError, ValueError):
 
 
 class SingularError(TcsolveError, LinAlgError):
-    """The matrix has an exactly zero pivot in FP64, so there is no unique solution.  This is a LinAlgError.
+    """A pivot is exactly zero in FP64: the matrix is singular to working precision.  This is a LinAlgError.
 
     Examples
     --------

@@ -7,7 +7,7 @@ from tcsolve._errors import InputError
 
 __all__ = ["MODEL_NAMES", "PRECISIONS", "UPDATE_NAMES", "Plan", "is_update", "next_rung"]
 
-# The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated because this layer imports no other.
+# The keys of `tcsolve._arithmetic.formats.UPDATES`, repeated because this module must not import it.
 UPDATE_NAMES = ("fp16", "bf16", "tf32", "fp16x3", "fp32", "fp64")
 # How the loop of refinement corrects x.
 METHODS = ("auto", "ir", "fgmres", "gmres", "cg")
@@ -59,18 +59,20 @@ class Plan:
         number.  0.5 is the value in LAPACK's xGERFS [1]_.
     method : {'auto', 'ir', 'fgmres', 'gmres', 'cg'}
         'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
-        while it contracts, then FGMRES.  'gmres': GMRES with left preconditioning from the first x on
-        (GMRES-IR [2]_).  'cg': conjugate gradients from the first x on, for a Hermitian positive definite A;
-        the preconditioner is a Cholesky factorization of the scaled and shifted A [3]_.
+        while it contracts, then FGMRES (GMRES if products are in double-double).  'gmres': GMRES with left
+        preconditioning from the first x on (GMRES-IR [2]_).  'cg': conjugate gradients from the first x on,
+        for a Hermitian positive definite A; the preconditioner is a Cholesky factorization of the scaled and
+        shifted A [3]_.
     inner_tol : float, optional
         A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  A cycle of GMRES ends
         when it has reduced the preconditioned residual by this factor.  By default FGMRES and CG aim at a
         tenth of the bound.  GMRES begins with 1e-4 [2]_; after a cycle that does not reduce the error enough,
         it takes 1e-8, then 1e-12.
     preconditioner : {'auto', 'factors', 'fp64'}
-        In which precision FGMRES, GMRES and CG apply the factors: in that of the factors, or in FP64.
-        'auto': GMRES applies them in FP64.  FGMRES and CG apply them in the precision of the factors first,
-        and in FP64 if this does not converge and no more precise factors follow.
+        The precision in which FGMRES, GMRES and CG apply the factors: that of the factors, or FP64.  'auto':
+        GMRES applies them in FP64.  FGMRES and CG apply them in the precision of the factors first, and in
+        FP64 if this does not converge and no more precise factors follow.  With double-double residuals, on
+        the last rung, it is FP64 or double-double for all three.
 
     Raises
     ------

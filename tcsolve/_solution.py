@@ -104,7 +104,7 @@ class Status(Enum):
         "estimates the error of x: allow a fallback to FP64 factors, or give Plan a larger basis."
     )
     SINGULAR = (
-        "A pivot is exactly zero, so the matrix is singular and there is no unique solution; "
+        "A pivot is exactly zero, so the matrix is singular to working precision; "
         "use a least-squares solver, or remove the dependent row or column."
     )
     NOT_POSITIVE_DEFINITE = (
@@ -231,8 +231,9 @@ class Solution:
         Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n).  An n
         below 4 counts as 4, and for complex systems an n below 8 as 8.  With `refine(tol=...)`, it is `tol`.
     rcond : float
-        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if the
-        factors are too coarse for an estimate (CONDITION_UNKNOWN).  For a stack, the smallest one.
+        Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if it is
+        not known: with CONDITION_UNKNOWN or NOT_POSITIVE_DEFINITE, after `refine`, and for an empty system.
+        For a stack, the smallest one.
     history : tuple of HistoryPoint
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
         the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK, cuBLAS
@@ -258,8 +259,9 @@ class Solution:
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
         rcond is unknown or x misses the bound.  None if the residual was not 'double-double', if A is
-        singular or not finite, if no column of b is finite, or if A has one entry, by which `solve_ex`
-        divides b.  For singular matrices of a stack it is NaN.
+        singular, not finite or not positive definite as asserted, if no column of b is finite, if the system
+        is empty, or if A has one entry, by which `solve_ex` divides b.  For singular matrices of a stack it
+        is NaN.
     note : str
         A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 

@@ -1,11 +1,12 @@
-"""The steps of a public call, so that a test can count them.
+"""The steps of a public call: tests count them, and the command shows them.
 
 - 'check': the arguments are checked.
 - 'place': the device that computes is determined.
 - 'guard': from here on, missing memory raises a DeviceMemoryError.
 - 'move' and 'moved': a and b are copied to another device, and are there.
 
-A call takes no step twice, except that a call that moves its arrays guards both devices.
+A call takes no step twice, with two exceptions.  A call that moves its arrays guards both devices.  A call
+that makes other public calls repeats their steps.
 """
 
 import contextlib

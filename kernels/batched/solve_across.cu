@@ -20,7 +20,7 @@
 // its imaginary part, are not all ones, so no flags are needed.  A block takes its columns when it starts, and waits
 // only for blocks of the same system with columns to the left, which have started before.  So some block can always go
 // on, also if the device has no room for all of them.  The first blocks of all systems start first, then their second
-// blocks, and so on.  In this order, the blocks of a long stack do not wait for each other.
+// blocks, and so on.  In this order, when a block of a long stack starts, the blocks to its left have mostly ended.
 //
 // Grid: for each system one block for every COLUMNS columns of A, then one for every COLUMNS right-hand sides and
 // random vectors; block THREADS.

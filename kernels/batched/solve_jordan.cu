@@ -201,7 +201,7 @@ __device__ __forceinline__ void eliminate(const Room& room, Index kind) {
     __syncthreads();
 }
 
-// The largest ||x||_1 of the solutions in the slots from `first` to `last`.
+// The largest ||x||_1 of the solutions in the slots `first` to `last` - 1.
 __device__ __forceinline__ double largest_sum(const Room& room, int first, int last) {
     constexpr int EACH = THREADS / SLOTS;  // threads that add up one solution
     static_assert(EACH <= WARP && (EACH & EACH - 1) == 0, "part of a warp");

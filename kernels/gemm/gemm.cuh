@@ -161,7 +161,7 @@ struct Origin {
         return top_a != nullptr && max(top_a[i], top_b[j]) >= INFINITE;
     }
 
-    // Returns a broken result, which is Inf or NaN.  The sum is finite only if the launch sums a part of k and the Inf
+    // Returns the Inf or NaN of a broken result.  The sum is finite only if the launch sums a part of k and the Inf
     // or NaN is in another part.  Then the function returns 0.
     __device__ __forceinline__ float plain(Index i, Index j) const {
         double sum = 0;

@@ -127,7 +127,7 @@ struct Schedule {
     }
 
     // Returns the tile after `last`, or the first tile if `last` is NO_TILE.  With `work`, only block 0 of a cluster
-    // chooses a tile, and sends its number; in the other block the function returns NO_TILE.
+    // chooses a tile, and `agree` sends its number; in the other block the function returns NO_TILE.
     __device__ __forceinline__ int next(int last) const {
         if (work == nullptr) return last == NO_TILE ? blockIdx.x / CLUSTER : last + clusters();
         return rank == 0 ? int(min(atomicAdd(work, 1u), unsigned(count()))) : NO_TILE;

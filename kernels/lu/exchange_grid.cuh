@@ -84,7 +84,8 @@ __device__ __forceinline__ Candidate best_of(const Candidate (&all)[N]) {
     return best;
 }
 
-// Publishes a row and its candidate, then the stamp.  One warp writes them all, which keeps the order.
+// Publishes a row and its candidate, then the stamp.  One warp writes them all; a __syncwarp and a
+// fence keep the order.
 __device__ __forceinline__ void send(
     const Team& team, const Message& row, const Candidate& best, int words, int j, int column
 ) {

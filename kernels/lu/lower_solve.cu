@@ -37,7 +37,7 @@ constexpr int PARTS = WARP / COLUMNS;                // lanes that solve for one
 constexpr int EACH = BLOCK / PARTS;                  // rows of such a lane
 static_assert(EACH == 4 && HALF == 4, "a word at a time");
 
-// BLOCK columns of a row of L; padded, so that no two of eight rows have a bank in common.
+// BLOCK columns of a row of L; padded, so that 16-byte reads of eight rows at one column use different banks.
 struct RowOfL { float at[BLOCK + 4]; };
 // BLOCK rows of the result.
 struct Solved { float at[BLOCK][COLUMNS]; };

@@ -53,7 +53,7 @@ __device__ __forceinline__ Vote vote(int size) {
     return {mine, __ballot_sync(ALL_LANES, mine)};
 }
 
-// The blocks that factor the strip together: their common memory, if they are a grid, and the number of this one.
+// The blocks that factor the strip together: their common memory, if they are a grid, and the number of this block.
 struct Team {
     struct Board* board;
     int rank;
@@ -137,9 +137,9 @@ __device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
     for (int i = 0; i < ROWS; ++i) leaf.place[i * THREADS + threadIdx.x] = rows.place[i];
 }
 
-// load and store copy a leaf of w columns from global memory and back.  `done` columns have their pivots; the rows of
-// those pivots are left out.  If `vector`, w is WIDTH, and FLIGHT words of 16 bytes of a thread are in flight at a
-// time.
+// Unless RESIDENT, load and store copy a leaf of w columns from global memory and back.  `done` columns have their
+// pivots; load makes the rows of those pivots zero, and store leaves them out.  If `vector`, w is WIDTH, and FLIGHT
+// words of 16 bytes of a thread are in flight at a time.
 constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = EACH % 8 ? EACH % 6 ? 4 : 6 : 8;
 static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 

@@ -1,7 +1,8 @@
-// Applies the swaps of a strip to other columns, and solves for the strip's rows of U right of it.
+// Applies the swaps of a strip to any columns, and solves for the strip's rows of U in the columns from `stop` on.
 //
 //   a      FP32, from the strip's first row on, n columns, row-major, leading dimension lda.
-//   stop   the strip's last column + 1; the columns from there on are solved for.
+//   stop   the first column of a that is solved for: the strip's last column + 1, n for swaps alone, 0 for a
+//          solve of all columns.
 //   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
 //          write; entry i < w is for the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
 //          are solved for are read.  Null: no row moves.

@@ -50,7 +50,7 @@ SHORTEST_CHAIN = {"fp16": 16, "bf16": 16, "tf32": 8}
 LARGEST_INT8_K = 2**17 - 1
 
 PRECISIONS = ("fp16", "bf16", "tf32", "fp32", "fp64", "int8")
-# The default precision of each dtype of operands.
+# The default precision of each dtype of operands on a GPU; on the host, that of float32 is 'fp32'.
 DEFAULT_PRECISION = {
     "float16": "fp16",
     "bfloat16": "bf16",

@@ -1,9 +1,9 @@
 """The primitives that NumPy and CuPy implement differently.
 
 An algorithm takes an `Ops`, and makes its arrays by `ops.xp`.  It imports NumPy only for numbers on the host,
-and never CuPy.  A primitive exists only if the functions of `ops.xp` are not accurate or fast enough.
-Matrices are row-major unless stated otherwise.  A primitive writes to an argument only if its description
-says "in place" or names the output.
+and not CuPy; some modules of `_family` call CuPy's solvers.  A primitive exists only if the functions of
+`ops.xp` are not accurate or fast enough.  Matrices are row-major unless stated otherwise.  A primitive writes
+to an argument only if its description says "in place" or names the output.
 
 `Ops` has the primitives of the runtime and of products and norms; `ops.lu` has those of the LU (`LUOps`),
 and `ops.vendor` those of stacks (`Stacks`).

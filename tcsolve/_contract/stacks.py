@@ -138,7 +138,7 @@ class Stacks(Protocol):
     # ---- factors by the libraries ----------------------------------------------
 
     def most_at_once(self, dtype, kind, shape, factors=False):
-        """Return the number of systems for which one call of `factor_and_solve` is fastest.
+        """Return the largest number of systems that one call of `factor_and_solve` should take.
 
         Parameters
         ----------
@@ -163,8 +163,8 @@ class Stacks(Protocol):
         columns : int
             Expected number of right-hand sides of a solve.
         careful : bool
-            Do not use inverses of diagonal blocks.  They lose digits if a block is ill-conditioned, and are
-            not finite if a pivot is subnormal.
+            Do not use inverses of diagonal blocks, except for one large positive definite matrix.  They lose
+            digits if a block is ill-conditioned, and are not finite if a pivot is subnormal.
         """
 
     def factor_and_solve(

@@ -153,7 +153,8 @@ def lstsq(
 
     Notes
     -----
-    CuPy arrays are solved by QR factors in FP32 with 'gelsy', and by `cupy.linalg.lstsq` otherwise.
+    With 'gelsy', CuPy arrays in FP64 with m >= n are solved by QR factors in FP32 and refinement.  If this
+    fails, and in all other cases, `cupy.linalg.lstsq` solves them.
 
     Examples
     --------

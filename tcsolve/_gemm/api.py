@@ -58,12 +58,13 @@ def gemm(
         host they take 'fp32', unless `refine` is given, or an `rtol` below the bound of 'fp32'.  float64
         operands take 'fp64'.  Operands of two dtypes count as float64 if one is float64, else as float32.
         'fp32' and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the
-        tensor cores of that GPU bit for bit, on any device.
+        tensor cores of that GPU on any device, for 'h200' bit for bit.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
-        Which rounding errors of the operands are corrected by further products [1]_.  'none': no errors
-        (1 product in all).  'a', 'b': those of this operand (2 products).  'ab': those of both, but not the
-        product of the two errors (3).  'full': all (4).  The default is 'none' if the operands are exact in
-        `precision`, and for 'fp32' and 'fp64'; else 'ab', which for 'fp16' and 'tf32' is as accurate as FP32.
+        Which rounding errors of the operands are corrected by further products [1]_.  'none': those of
+        neither operand (1 product in all).  'a', 'b': those of this operand (2 products).  'ab': those of
+        both, but not the product of the two errors (3).  'full': all (4).  The default is 'none' if the
+        operands are exact in `precision`, and for 'fp32' and 'fp64'; else 'ab', which for 'fp16' and 'tf32'
+        is as accurate as FP32.
     engine : {'auto', 'naive', 'wmma', 'wgmma', 'cublas'}
         The kernel on a GPU: our own, from the simplest to the fastest, or cuBLAS.  NumPy arrays allow
         only 'auto': the operands are rounded to `precision`, and BLAS multiplies them, unless `precision`

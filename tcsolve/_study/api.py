@@ -64,7 +64,8 @@ def study(
     spectrum : int
         Keep the eigenvalues of A, and of A with the factors as preconditioner, for orders up to this one.
     energy : bool
-        Measure the energy of each run on a GPU; this repeats the solve for at least a second.
+        Measure the energy of each run on a GPU; this repeats each solve for at least two seconds: one to warm
+        up, and one to measure.
     folder : path, optional
         Folder of the collection's matrices.  Default: the environment variable ``TCSOLVE_MATRICES``.
     show_progress : bool

@@ -27,7 +27,8 @@ def parallel_rows(tasks, settings, jobs, limit_seconds=None):
     settings : Settings
     jobs : int
     limit_seconds : float, optional
-        Longest time until the next row; then the process is ended.
+        Longest time from the start of the first run, or from a row, to the next row; then the process is
+        ended.
     """
     waiting, rows = queue.SimpleQueue(), queue.SimpleQueue()
     for task in tasks:

@@ -58,7 +58,7 @@ def main(argv=None):
     Returns
     -------
     int
-        One of `EXIT_CODES`.
+        The exit code, as the text `EXIT_CODES` explains it.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("default")

@@ -1,11 +1,12 @@
 """Systems that LAPACK solves directly, without the ladder.
 
-For up to a few hundred unknowns, a solve takes as long as a few dozen calls from Python.  So these systems
-are solved with little overhead: a factorization by LAPACK, a residual for each step, one condition estimate.
-Band matrices, triangles and positive definite matrices of any size have their own LAPACK routines.  The
-ladder takes systems with NaN or Inf, with a norm that is zero or overflows, with a zero pivot in a general
-matrix, with an error above the bound, or with a matrix that FP32 factors do not suit: it is badly scaled or
-too ill-conditioned.
+For a few dozen unknowns, a solve takes as long as a few dozen calls from Python; for a few hundred, these
+calls are still a tenth of the time.  So these systems are solved with little overhead: a factorization by
+LAPACK, a residual for each step, one condition estimate.  Band matrices, triangles and positive definite
+matrices of any size have their own LAPACK routines.  The ladder takes systems with NaN or Inf, with a norm
+that is zero or overflows, with a zero pivot in a general matrix, or with an error above the bound.  If FP32
+factors do not suit a matrix, because it is badly scaled or too ill-conditioned, the next way takes it, or the
+ladder if there is none.
 """
 
 import functools
@@ -177,7 +178,7 @@ def _least_rcond_of_low(b, plan):
 
 
 def _rcond(problem, factors, is_singular, way, request):
-    """Return (rcond, False), or (a lower bound of rcond, True) if the bound is enough; 0 if A is singular."""
+    """Return (rcond or a lower bound of it, whether this is enough); 0 if A is singular or this is open."""
     dtype, least = problem.dtype, problem.least
     if way is GENERAL_IN_FP32:
         return _rcond_of_regular(problem, factors, request)

@@ -16,7 +16,8 @@ from tcsolve._solve.problem.structures import by_bandwidth, detected
 
 __all__ = ["GENERAL", "GENERAL_IN_FP32", "LARGEST_DIRECT", "Way", "way_in_fp64", "ways_for"]
 
-# Largest n of a general matrix that is solved here; the ladder takes larger ones.
+# Largest n of a general matrix that is solved here with precision 'auto' or 'fp64'; the ladder takes larger
+# ones.
 LARGEST_DIRECT = 580
 # From this n on, and for few right-hand sides, a Cholesky factorization in FP32 with refinement is faster
 # than one in FP64.

@@ -30,8 +30,8 @@ ACCURATE = 2 * U
 LOST = 2.0**-106
 # A correction must be at most this part of the one before, or refinement has stalled.
 CONTRACTION = 0.5
-# The largest relative error that is allowed for a solve whose solution v is known.  The entries of v are
-# about as large as those of x.
+# The largest relative error that is allowed for a solve whose solution v is known, if the entries of v are
+# random multiples of those of x.  For the first v the limit is CONTRACTION.
 MISSED = 0.1
 
 

@@ -99,8 +99,8 @@ class Paired:
 class Later:
     """The factors of systems that one launch has solved; they are computed when `solve` is first called.
 
-    `probes` is the number of random vectors that are solved for together with b.  `which` has the numbers of
-    the systems; None stands for all.
+    `probes` is the number of random vectors that are expected with b.  `which` has the numbers of the
+    systems; None stands for all.
     """
 
     def __init__(self, ops, system, probes, which=None):

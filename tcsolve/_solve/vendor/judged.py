@@ -9,7 +9,7 @@ from tcsolve._solve.vendor.system import SEEN, Part, some_of
 
 __all__ = ["PROBES", "settled_few", "solve_and_judge", "solve_at_once", "with_few"]
 
-# Number of random vectors that are solved for together with b; see `look_at`.
+# Number of random vectors that `factor_and_solve` takes with b.  A launch that solves chooses its own number.
 PROBES = 2
 
 

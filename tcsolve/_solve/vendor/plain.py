@@ -27,8 +27,9 @@ from tcsolve._solve.vendor.system import System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
-# Larger systems take so long that the calls of the host do not matter.  One launch solves systems of at most
-# 1024 unknowns.  Of larger systems, this module solves only single ones, which the library factors.
+# The largest n for this module; for larger systems the calls of the host do not matter.  Up to 1024 unknowns,
+# one launch solves a system or a stack.  From 1025 on, only single systems are solved here, by factors of the
+# library.
 LARGEST = 2048
 # If more than one in RARE systems is not plain, the general code solves all of them.
 RARE = 4

@@ -2,7 +2,7 @@
 
 A single matrix is treated as a stack of one.
 
-1. `ops.vendor` factors each matrix in FP64, and solves for b and one or two random vectors together.
+1. `ops.vendor` factors each matrix in FP64, and solves for b and a few random vectors together.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
    a long stack without `estimate`, only those of doubtful systems (see `doubtful`).
@@ -63,7 +63,8 @@ __all__ = [
 # several.  For several, the refinement that follows our LU has more launches.
 LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
 # Bytes of the factors that are computed at a time for a long stack; the largest number of systems that one
-# launch solves; and the largest number of systems that the host checks as fast as the device does.
+# call of `factor_and_solve` takes; and the largest number of systems that the host checks as fast as the
+# device does.
 CHUNK_BYTES, CHUNK, ON_HOST = 1 << 29, 1 << 19, 4096
 
 

@@ -94,8 +94,9 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
-        # One large matrix is factored faster by cuSOLVER.  `factor_and_solve` factors those of a stack in
-        # squares, also in a stack of one, so that the bits do not depend on the rest of the stack.
+        # One large matrix is factored faster by cuSOLVER.  `factor_and_solve` factors the matrices of every
+        # stack in squares, also if there is only one.  So the bits of an answer do not depend on the other
+        # matrices.
         suits = suits_squares(a.dtype, kind, n, columns) and (m > 1 or n < PACKED_ROWS)
         if suits and not careful:
             return CholeskySquares.of(a)
@@ -149,8 +150,9 @@ def _solved(a, kind, b, probes):
 class Eliminated:
     """Matrices (m, n, n) that were eliminated without keeping factors.
 
-    The first solve eliminates them again.  Usually this solve corrects x and is the only one; then it takes
-    less time than factors.  A later solve, or one with A^H, factors them.
+    A first solve for few enough columns of the dtype of the matrices eliminates them again.  Usually this
+    solve corrects x and is the only one; then it takes less time than factors.  A later solve, or one with
+    A^H, factors them.
     """
 
     def __init__(self, a, kind, columns, info):

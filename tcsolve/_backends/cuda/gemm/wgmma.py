@@ -53,8 +53,8 @@ PIECE = 512
 # The arguments for an unused tensor map, and for the origin of operands that were not scaled.
 NO_MAP = np.zeros(1, np.dtype((np.void, MAP_BYTES)))
 NO_ORIGIN = (None, 0, 0, None, None, 0, 0, None)
-# Number of words that count the tiles that were taken.  They are zero before and after a launch, and only one
-# launch may use them at a time.
+# Number of words that count the tiles that were taken.  They are zero before and after a product, and only
+# the launches of one product may use them at a time.
 TURN_WORDS = 2
 
 

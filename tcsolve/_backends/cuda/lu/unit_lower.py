@@ -28,7 +28,7 @@ def solve(l, b, swaps=None):
     """b := L**-1 b in place, where L is the unit lower triangle of l; its rows start on 16-byte boundaries.
 
     With `swaps`, a result of `row_swaps.merge_swaps`, b also has all rows below those of L.  The rows of b
-    are swapped before the solve.  This is allowed only if `takes` is True.
+    are swapped before the solve.  `swaps` may be given only if takes(k, n) is True.
     """
     k, n = len(l), b.shape[1]
     if swaps is not None or (k > SOLVE_WIDTH and takes(k, n)):

@@ -54,7 +54,6 @@ def properties(device):
     return {
         "arch": int(device.compute_capability),
         "multiprocessors": attributes["MultiProcessorCount"],
-        "shared_bytes": attributes.get("MaxSharedMemoryPerMultiprocessor", 64 << 10),
         "clock": 1e3 * attributes["ClockRate"],
         "bandwidth": bandwidth or 4e11,
     }
