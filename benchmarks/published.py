@@ -367,6 +367,9 @@ def limit_row(update, error, method, known, runs, kappas):
     row |= {"with products in FP64": known[1]}
     row |= {"ours": largest_below(bad), "fails at": min(bad, default=None)}
     row |= {"in n/2 steps": largest_below(slow)}
+    failed = [r["backward_error"] for r in runs if r["kappa"] == row["fails at"] and not good(r)]
+    # Factors with a zero pivot give no x, and so no error.
+    row["zero pivot"] = bool(failed) and not np.isfinite(np.array(failed, float)).any()
     row["verdict"] = verdict_limits(row)
     return row
 
@@ -381,6 +384,8 @@ def verdict_limits(row):
             "the theorem gives a sufficient condition and says nothing of the number of steps; n steps "
             "suffice for any factors"
         )
+    if row.get("zero pivot"):
+        return "the next factors have a zero pivot, which the theorem excludes"
     in_fp64 = (row["error"], row["method"]) != ("forward", "gmres")
     if ours is not None and weaker is not None and in_fp64 and ours >= weaker:
         return (

@@ -253,14 +253,15 @@ def test_counts_agree_within_two_steps_or_a_fifth(published, ours, theirs, agree
 
 
 def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
-    def verdict(ours, method="fgmres"):
+    def verdict(ours, method="fgmres", zero_pivot=False):
         row = {"ours": ours, "proved up to": 1e3, "with products in FP64": 100.0}
-        row |= {"error": "forward", "method": method}
+        row |= {"error": "forward", "method": method, "zero pivot": zero_pivot}
         return published.verdict_limits(row)
 
     assert verdict(1e3) == verdict(1e4) == published.AGREE
     assert verdict(990.0).startswith("the factors are applied in FP64")
     assert verdict(990.0, "gmres") == published.UNEXPLAINED  # GMRES applies them in double-double
+    assert verdict(990.0, zero_pivot=True).startswith("the next factors have a zero pivot")
     assert verdict(1e6).startswith("the theorem gives a sufficient condition")
     assert verdict(10.0) == verdict(None) == published.UNEXPLAINED
 
@@ -268,6 +269,7 @@ def test_a_limit_contradicts_a_theorem_only_where_it_is_smaller(published):
 def test_a_forward_limit_needs_accurate_answers(published):
     runs = [
         {"kappa": kappa, "converged": True, "forward_error": error, "steps": 60, "n": 100}
+        | {"backward_error": 1e-17}
         for kappa, error in ((1e2, 1e-16), (1e3, 2e-16), (1e4, 3e-16))
     ]
 
@@ -280,6 +282,9 @@ def test_a_forward_limit_needs_accurate_answers(published):
     runs[1]["forward_error"] = None  # as where the exact x is not known
     assert (row("forward")["ours"], row("forward")["fails at"]) == (1e2, 1e3)
     assert row("backward")["ours"] == 1e4
+    assert not row("forward")["zero pivot"]
+    runs[1]["backward_error"] = float("nan")  # no x, because the factors have a zero pivot
+    assert row("forward")["zero pivot"] and not row("backward")["zero pivot"]
 
 
 def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
@@ -289,7 +294,7 @@ def test_the_limits_are_measured_at_the_proved_ones_too(published, monkeypatch):
         asked.extend(given[0]["cond"])
         runs = [
             {"update": u, "method": m, "kappa": k, "n": 100, "steps": 9, "forward_error": 0.0}
-            | {"converged": k <= proved or (m != "ir" and k < 1e17)}
+            | {"converged": k <= proved or (m != "ir" and k < 1e17), "backward_error": 1e-3}
             for u in grid["precision"]
             for m in grid["method"]
             for k in given[0]["cond"]

@@ -55,7 +55,7 @@ def test_plain_systems_are_verified(n, dtype, columns, assume_a):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("columns", [None, 1, 3, 20])
 def test_the_same_system_has_the_same_bits_with_a_report_and_without(dtype, columns):
-    for n in (3, 20, 60, 120, LEAST_N - 1, LEAST_N, 399, 580):
+    for n in (3, 20, 60, 120, LEAST_N, 299, 300, 399, 580):
         a, b = system(n, dtype, columns)
         x = tcsolve.solve(a, b)
         assert np.array_equal(x, tcsolve.solve(a.copy(), b.copy()))
@@ -147,7 +147,7 @@ def test_larger_systems_are_solved_the_ordinary_way(device):
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128])
-@pytest.mark.parametrize("n", [250, 400, 580])
+@pytest.mark.parametrize("n", [300, 400, 580])
 @pytest.mark.parametrize("cond", [1e2, 1e6, 1e9, 1e14])
 def test_a_few_hundred_unknowns_are_solved_by_factors_that_suit_the_condition(n, cond, dtype):
     a = tcsolve.matrices.generate("svd_geo", n, cond=cond, seed=1).a.astype(dtype)

@@ -13,7 +13,7 @@ from tcsolve._lu.scaling import needs_scaling
 __all__ = ["FEW_COLUMNS", "suit", "survey_of_well_scaled"]
 
 # From this n on, and for at most n / FEW_COLUMNS right-hand sides, factors in FP32 are faster.
-LEAST, FEW_COLUMNS = 250, 16
+LEAST, FEW_COLUMNS = 300, 16
 
 
 def suit(a, columns):
