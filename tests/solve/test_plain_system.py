@@ -163,6 +163,26 @@ def test_a_few_hundred_unknowns_are_solved_by_factors_that_suit_the_condition(n,
         assert found.rungs == ("fp32", "fp64")
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["equal rows", "rounded", "complex"])
+def test_fp32_factors_do_not_hide_a_singular_matrix(kind, seed):
+    rng, n = np.random.default_rng(seed), 300 + seed
+    a = rng.integers(-3, 4, (n, n)).astype(complex if kind == "complex" else float)
+    if kind == "equal rows":
+        a[-1] = a[0]
+    else:  # singular up to rounding
+        u = rng.standard_normal(n) * (1 + 1j if kind == "complex" else 1)
+        u /= np.linalg.norm(u)
+        a = a - np.outer(u, u.conj() @ a)
+    b = a @ np.ones(n)
+
+    found = tcsolve.solve_ex(a, b)
+
+    assert found.status is tcsolve.Status.ILL_CONDITIONED and found.rungs == ("fp32", "fp64")
+    with pytest.warns(LinAlgWarning):
+        tcsolve.solve(a, b)
+
+
 def test_badly_scaled_rows_are_solved_by_fp64_factors_with_the_accuracy_of_lapack():
     a, b = system(300)
     scale = 2.0 ** np.random.default_rng(1).integers(-20, 20, 300)

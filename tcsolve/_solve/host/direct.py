@@ -24,7 +24,7 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.host.fp32_factors import survey_of_well_scaled
+from tcsolve._solve.host.fp32_factors import show_regular, survey_of_well_scaled
 from tcsolve._solve.host.gains import least_rcond
 from tcsolve._solve.host.lapack_factors import Band, Rounded
 from tcsolve._solve.host.ways import GENERAL, GENERAL_IN_FP32
@@ -196,12 +196,9 @@ def _rcond_of_regular(problem, factors, request):
 
     `plain_system` uses the same test, so that `solve` and `solve_ex` give the same x.
     """
-    least = least_rcond(
-        factors, len(problem.rhs), problem.norm, problem.dtype, problem.matrix.dtype
-    )
-    if not least:
+    if not show_regular(factors, problem.matrix):
         return 0.0, False
-    return factors.rcond(problem.norm_one) if request.estimate else least, True
+    return factors.rcond(problem.norm_one) if request.estimate else EPS[problem.dtype.char], True
 
 
 def _solved(problem, factors, is_singular):

@@ -4,16 +4,21 @@ From LEAST on this takes less time than an LU in FP64, with the verification of 
 included.
 """
 
+import functools
+
 import numpy as np
 
+from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._lu.norms import Survey
 from tcsolve._lu.scaling import needs_scaling
 
-__all__ = ["FEW_COLUMNS", "suit", "survey_of_well_scaled"]
+__all__ = ["FEW_COLUMNS", "show_regular", "suit", "survey_of_well_scaled"]
 
 # From this n on, and for at most n / FEW_COLUMNS right-hand sides, factors in FP32 are faster.
 LEAST, FEW_COLUMNS = 300, 16
+# Number of Gaussian vectors, and the largest 2-norm of their residuals, for `show_regular`.
+VECTORS, LARGEST_RESIDUAL = 4, 0.05
 
 
 def suit(a, columns):
@@ -28,3 +33,26 @@ def survey_of_well_scaled(a):
     dominance = least(2.0 * np.abs(a.diagonal()) - rows)
     found = Survey.of(*map(float, (*extremes, dominance)))
     return None if needs_scaling(found) else found
+
+
+@functools.lru_cache(maxsize=64)
+def _vectors(n):
+    g = np.random.default_rng(0).standard_normal((n, VECTORS))
+    g.flags.writeable = False
+    return g
+
+
+def show_regular(factors, a):
+    """Tell whether FP32 factors of a show that it is not singular to working precision.
+
+    Notes
+    -----
+    Let x be the solve by the factors for a Gaussian vector g.  If a is singular to working precision, it has
+    a left singular vector u with ``u^T a = 0`` up to rounding.  So ``u^T (g - a x) = u^T g`` is a standard
+    normal number, and the residual is at least as large.  It is at most 0.05 with a probability of 0.04, for
+    all four vectors of 3e-6.  Of a regular matrix, the residual is about the error of the factors times the
+    condition number.
+    """
+    g = _vectors(len(a))
+    r = g - matmul(a, factors.solve(g.astype(a.dtype)))
+    return bool((np.linalg.norm(r, axis=0) <= LARGEST_RESIDUAL).all())  # False for NaN

@@ -5,9 +5,7 @@ of a standard normal number.  This modulus is below 1 / margin with a probabilit
 ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the infinity norm, and ``||A||_1 <= n ||A||``.  With
 three vectors, this fails only if all three numbers are that small, so the probability is the third power.  So
 a matrix with rcond below eps is mistaken for a regular one with a probability of at most about 10**-5.  The
-true probability is nearly always far smaller, because these inequalities are seldom sharp.  FP32 factors
-solve with a matrix whose distance from A is about 2**-24 ||A||.  If A is nearly singular, this matrix has a
-singular value of about that size, so its gain is nearly always above the limit, too.
+true probability is nearly always far smaller, because these inequalities are seldom sharp.
 """
 
 import functools
@@ -41,12 +39,12 @@ def least_rcond(factors, n, norm, dtype, wide):
     Parameters
     ----------
     factors : object with solve(b)
-        Factors of A (n, n), in FP64 or FP32.
+        FP64 factors of A (n, n).
     n : int
     norm : float
         The infinity norm of A.
     dtype, wide : dtype
-        The dtypes of the answer and of the right-hand sides of `factors`.
+        The dtype of the answer, and that of the factors.
     """
     if n <= FEW or dtype.char in "fF":
         return 0.0

@@ -17,7 +17,7 @@ from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import faster_ops
 from tcsolve._solve.host import fp32_factors
 from tcsolve._solve.host.direct import MOST_LOW_STEPS
-from tcsolve._solve.host.gains import least_rcond, vectors
+from tcsolve._solve.host.gains import vectors
 from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General, Rounded
 from tcsolve._solve.host.ways import LARGEST_DIRECT, way_in_fp64
 from tcsolve._solve.ladder.short_refinement import HostLoop, is_moderate
@@ -130,9 +130,7 @@ def _solved_in_fp32(a, b):
     """Return x by FP32 factors and refinement, or None; the arithmetic is that of `direct`."""
     survey = fp32_factors.survey_of_well_scaled(a)
     factors = survey and Rounded.of(a)
-    if not factors or factors.bad_pivot:
-        return None
-    if not least_rcond(factors, len(a), survey.inf, a.dtype, a.dtype):
+    if not factors or factors.bad_pivot or not fp32_factors.show_regular(factors, a):
         return None
     solve, sized = factors.solver(b.reshape(len(b), -1))
     loop = HostLoop(a, survey.inf, solve, stopping.target(a.dtype, len(a)), sized=sized)
