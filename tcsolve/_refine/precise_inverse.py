@@ -1,6 +1,6 @@
-"""Products with the inverse of a factored matrix, accurate to their last bit.
+"""Products with the inverse of M = P^T L U, for computed factors L and U, accurate to about their last bit.
 
-M = P^T L U is the matrix that the computed factors are factors of.  Substitution in FP64 gives M^-1 y with a
+Substitution in FP64 gives M^-1 y with a
 relative error of up to about the condition number of M times 2**-53.  GMRES with left preconditioning needs
 M^-1 A v more accurately [1]_, so M w = y is refined like any system: with residuals in double-double, and the
 same factors.
@@ -44,21 +44,22 @@ def solved(ops, multiply, correct, y):
 
     Notes
     -----
-    If two corrections have the sizes s and t relative to w, the next one has about the size t t / s.
-    Refinement ends if that is below 2**-53 in all columns.
+    If two corrections of a column have the sizes s and t relative to w, the next one has about the size
+    t t / s.  A column is not corrected again if this is at most 2**-53, or if t is above s / 2; in the second
+    case the correction is not added.
     """
-    w, before = Pair.of(ops.xp, correct(y.high)), 1.0
+    xp = ops.xp
+    w, before, active = Pair.of(xp, correct(y.high)), 1.0, True
     for _ in range(MOST_CORRECTIONS):
         d = correct(y.minus(multiply(w)))
+        sizes, whole = ops.host(ops.column_max(d), ops.column_max(w.high))
         with np.errstate(all="ignore"):
-            sizes, whole = ops.host(ops.column_max(d), ops.column_max(w.high))
-            size = float(np.max(np.where(sizes == 0, 0.0, sizes / whole)))
-        if not size <= CONTRACTION * before:  # also if it is NaN
+            size = np.where(sizes == 0, 0.0, sizes / whole)
+        active = active & (size <= CONTRACTION * before)  # False for NaN
+        w = w.plus(xp.where(xp.asarray(active), d, 0.0))
+        active, before = active & (size * size > U * before), size
+        if not active.any():
             break
-        w = w.plus(d)
-        if size * size <= U * before:
-            break
-        before = size
     return w.high
 
 

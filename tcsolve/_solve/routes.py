@@ -188,15 +188,15 @@ def _solve_full(ops, a, b, request):
     for way in ways_for(ops, a, columns, structure, precision) if direct else ():
         if request.lent and way == GENERAL:
             way, a = in_lent_memory(way, a)
-        solution = solve_directly(a, b, way, request, tried)
+        solution, factored = solve_directly(a, b, way, request, tried)
+        tried = way if factored else tried
         if solution is None and way.plan and way.plan.fallback and len(a) <= columns:
             # For so many right-hand sides FP64 factors take less time than refinement that contracts slowly.
-            solution = solve_directly(a, b, GENERAL, request, way)
+            solution, _ = solve_directly(a, b, GENERAL, request, tried)
         if solution:
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")
             return solution
-        tried = way
     if structure == "positive definite" and not _may_be_definite(ops, a):
         if request.check_finite:
             require_finite_arrays(ops.xp, b=b)

@@ -154,8 +154,8 @@ def test_a_symmetric_matrix_counts_as_general():
     assert np.array_equal(found[0], found[1]) and not np.array_equal(found[0], found[2])
 
 
-@fact("The first bad slice of a stack is named.")
-def test_the_first_bad_slice_of_a_stack_is_named():
+@fact("The first bad matrix of a stack is named.")
+def test_the_first_bad_matrix_of_a_stack_is_named():
     stack = np.stack([np.eye(40), gauss(40), np.diag(np.geomspace(1, 1e-20, 40))])
     with pytest.warns(tcsolve.LinAlgWarning, match="in slice 2 of the stack"):
         tcsolve.solve(stack, np.ones(40))
@@ -243,7 +243,7 @@ def test_gelsy_is_qr_in_fp32_for_large_problems():
         assert np.array_equal(x, expected)
 
 
-@fact("inv and det are verified with random vectors.")
+@fact("inv and det are verified.")
 @pytest.mark.parametrize("n, is_seen", [(32, True), (33, False)])
 def test_inv_is_verified_with_random_vectors(n, is_seen):
     a, vectors, w = gauss(n), probes.signs(n), np.random.default_rng(1).standard_normal(n)

@@ -24,7 +24,7 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status
-from tcsolve._solve.host.fp32_factors import show_regular, survey_of_well_scaled
+from tcsolve._solve.host import fp32_factors
 from tcsolve._solve.host.gains import least_rcond
 from tcsolve._solve.host.lapack_factors import Band, Rounded
 from tcsolve._solve.host.ways import GENERAL, GENERAL_IN_FP32
@@ -33,7 +33,7 @@ from tcsolve._solve.ladder.short_refinement import HostLoop
 from tcsolve._solve.verify.backward_error import backward_errors
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["MOST_LOW_STEPS", "failed", "solve_directly"]
+__all__ = ["failed", "solve_directly"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
@@ -61,7 +61,9 @@ TOP = 2.0**FRAME_EXPONENT
 
 
 def solve_directly(a, b, way, request, tried=None):
-    """Solve A x = b by LAPACK, or return None if another way or the ladder must solve the system.
+    """Solve A x = b by LAPACK; return (its `Solution`, whether A was factored).
+
+    The solution is None if another way or the ladder must solve the system.
 
     Parameters
     ----------
@@ -74,10 +76,15 @@ def solve_directly(a, b, way, request, tried=None):
     tried : Way, optional
         A `Way` that was tried before and did not lead to an answer.
     """
-    start, problem = request.start, _Problem.of(a, b, way, request)
+    problem = _Problem.of(a, b, way, request)
     if problem is None:
-        return None
-    prepared = time.perf_counter()
+        return None, False
+    return _by_factors(problem, a, b, way, request, tried), True
+
+
+def _by_factors(problem, a, b, way, request, tried):
+    """Return the `Solution` of a problem, or None; the arguments are those of `solve_directly`."""
+    start, prepared = request.start, time.perf_counter()
     factors, is_singular = _factored(way, problem.band or problem.matrix)
     factored = time.perf_counter()
     if factors.bad_pivot:
@@ -88,7 +95,9 @@ def solve_directly(a, b, way, request, tried=None):
     # converges fast.
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
-    if way.plan:
+    if way is GENERAL_IN_FP32:
+        found = _refined_shortly(problem, factors)
+    elif way.plan:
         # `solve` and `solve_ex` must give the same x, but `solve` may have no estimate of rcond.  So use the
         # lower bound of rcond, which is computed in both, if there is one.
         known = problem.least or rcond
@@ -196,7 +205,7 @@ def _rcond_of_regular(problem, factors, request):
 
     `plain_system` uses the same test, so that `solve` and `solve_ex` give the same x.
     """
-    if not show_regular(factors, problem.matrix):
+    if not fp32_factors.show_regular(factors, problem.matrix):
         return 0.0, False
     return factors.rcond(problem.norm_one) if request.estimate else EPS[problem.dtype.char], True
 
@@ -265,7 +274,8 @@ def _norms(a, low=None):
     `low` is the plan of FP32 factors, or None.  If these factors need a scaled matrix, the norms are NaN.
     """
     if low:
-        found = _survey_of_few(a) if len(a) <= SMALL else survey_of_well_scaled(a)
+        few = len(a) <= SMALL
+        found = _survey_of_few(a) if few else fp32_factors.survey_of_well_scaled(a)
         if found is None:
             return math.nan, math.nan, 0.0
         return found.inf, found.one, found.least_rcond(len(a))
@@ -368,6 +378,18 @@ def _refined_by_plan(problem, factors, plan, rcond, *, watched):
         if not np.logical_and.reduce(error <= wanted):
             return None
     return x, error, steps, history
+
+
+def _refined_shortly(problem, factors):
+    """Return (x, errors, steps, history) by the loop that `plain_system` uses too, or None."""
+    wanted = stopping.target(problem.dtype, len(problem.rhs))
+    wanted /= math.sqrt(2) if problem.paired else 1  # as in `_refined_by_plan`
+    loop = fp32_factors.short_loop(factors, problem.matrix, problem.norm, problem.rhs, wanted)
+    found = loop.refined(problem.rhs, fp32_factors.MOST_CORRECTIONS)
+    if found is None:
+        return None
+    x, error, steps, history = found
+    return x.reshape(problem.rhs.shape), error, steps, [(*point, False) for point in history]
 
 
 def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):

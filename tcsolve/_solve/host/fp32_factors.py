@@ -12,13 +12,25 @@ from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.ops import sums
 from tcsolve._lu.norms import Survey
 from tcsolve._lu.scaling import needs_scaling
+from tcsolve._solve.ladder.short_refinement import HostLoop
 
-__all__ = ["FEW_COLUMNS", "show_regular", "suit", "survey_of_well_scaled"]
+__all__ = [
+    "FEW_COLUMNS",
+    "MOST_CORRECTIONS",
+    "short_loop",
+    "show_regular",
+    "suit",
+    "survey_of_well_scaled",
+]
 
 # From this n on, and for at most n / FEW_COLUMNS right-hand sides, factors in FP32 are faster.
 LEAST, FEW_COLUMNS = 300, 16
 # Number of Gaussian vectors, and the largest 2-norm of their residuals, for `show_regular`.
 VECTORS, LARGEST_RESIDUAL = 4, 0.05
+# Of a generator that callers are unlikely to use for their matrices, too.
+SEED = 7_401_539
+# Largest number of corrections.  A correction multiplies the error by about 0.05 or less.
+MOST_CORRECTIONS = 12
 
 
 def suit(a, columns):
@@ -37,7 +49,7 @@ def survey_of_well_scaled(a):
 
 @functools.lru_cache(maxsize=64)
 def _vectors(n):
-    g = np.random.default_rng(0).standard_normal((n, VECTORS))
+    g = np.random.default_rng(SEED).standard_normal((n, VECTORS))
     g.flags.writeable = False
     return g
 
@@ -49,10 +61,17 @@ def show_regular(factors, a):
     -----
     Let x be the solve by the factors for a Gaussian vector g.  If a is singular to working precision, it has
     a left singular vector u with ``u^T a = 0`` up to rounding.  So ``u^T (g - a x) = u^T g`` is a standard
-    normal number, and the residual is at least as large.  It is at most 0.05 with a probability of 0.04, for
-    all four vectors of 3e-6.  Of a regular matrix, the residual is about the error of the factors times the
-    condition number.
+    normal number, and the residual is at least as large.  The modulus of such a number is at most 0.05 with a
+    probability of 0.04; of four, all are with a probability of 3e-6.  The vectors are fixed, so this holds
+    for a matrix that does not depend on them.  Of a regular matrix, the residual is about the error of the
+    factors times the condition number.
     """
     g = _vectors(len(a))
     r = g - matmul(a, factors.solve(g.astype(a.dtype)))
     return bool((np.linalg.norm(r, axis=0) <= LARGEST_RESIDUAL).all())  # False for NaN
+
+
+def short_loop(factors, a, norm, b, bound):
+    """Return the `HostLoop` with FP32 factors of a for right-hand sides b."""
+    solve, sized = factors.solver(b.reshape(len(b), -1))
+    return HostLoop(a, norm, solve, bound, sized=sized)

@@ -16,7 +16,6 @@ from tcsolve._refine import stopping
 from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import faster_ops
 from tcsolve._solve.host import fp32_factors
-from tcsolve._solve.host.direct import MOST_LOW_STEPS
 from tcsolve._solve.host.gains import vectors
 from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General, Rounded
 from tcsolve._solve.host.ways import LARGEST_DIRECT, way_in_fp64
@@ -25,7 +24,7 @@ from tcsolve._solve.problem.structures import is_as_read
 
 __all__ = ["plain_system"]
 
-# Larger systems gain little.
+# Larger systems gain little, and `way_in_fp64` may have no way for them.
 LARGEST = LARGEST_DIRECT
 # Largest number of corrections with FP64 factors; more gain nothing.
 MOST_STEPS = 2
@@ -53,7 +52,8 @@ def plain_system(a, b, assume_a, device):
         factor = _factor_for(a, assume_a)
         if factor is None:
             return None
-        if len(a) >= LEAST_N and device == "auto" and _is_faster_there(a, b):
+        may_move = len(a) >= LEAST_N and device == "auto" and factor == General.of
+        if may_move and _is_faster_there(a, b):
             return None
         wide = WIDE[a.dtype.char]
         return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), factor, a.dtype)
@@ -86,7 +86,8 @@ def _factored_band(bands, a):
 def _fit(a, b):
     """Tell whether a small matrix and right-hand sides fit, and LAPACK can read them."""
     dtype, flags, n = a.dtype, a.flags, a.shape[0]
-    if b.dtype is not dtype or dtype.char not in WIDE or not (flags.aligned and b.flags.aligned):
+    is_known = b.dtype is dtype and dtype.isnative and dtype.char in WIDE
+    if not is_known or not (flags.aligned and b.flags.aligned):
         return False
     if not (1 < n <= LARGEST and n == a.shape[1] and 0 < b.ndim < 3 and n == b.shape[0] and b.size):
         return False
@@ -132,9 +133,9 @@ def _solved_in_fp32(a, b):
     factors = survey and Rounded.of(a)
     if not factors or factors.bad_pivot or not fp32_factors.show_regular(factors, a):
         return None
-    solve, sized = factors.solver(b.reshape(len(b), -1))
-    loop = HostLoop(a, survey.inf, solve, stopping.target(a.dtype, len(a)), sized=sized)
-    x = loop.answer(b, MOST_LOW_STEPS)
+    bound = stopping.target(a.dtype, len(a))
+    loop = fp32_factors.short_loop(factors, a, survey.inf, b, bound)
+    x = loop.answer(b, fp32_factors.MOST_CORRECTIONS)
     return None if x is None else np.ascontiguousarray(x.reshape(b.shape))
 
 

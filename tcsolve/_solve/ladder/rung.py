@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from tcsolve._arithmetic.formats import Update
+from tcsolve._cached import cached_property
 from tcsolve._lu.factors import NativeFactors
 from tcsolve._lu.scaling import Scaling
 from tcsolve._refine.precise_inverse import multiplied
@@ -67,9 +68,13 @@ class Rung:
             row, col = col, row
         return self.factors.solve_scaled(r * row[:, None], adjoint) * col[:, None]
 
+    @cached_property
+    def _triangles(self):
+        return self.factors.triangles()
+
     def multiplied(self, ops, w, transposed=False):
         """Return the product of a `Pair` w with the matrix that `correct` solves with, or its transpose."""
-        lu, order, of_transpose = self.factors.triangles()
+        lu, order, of_transpose = self._triangles
         flipped = transposed != of_transpose
         if self.scaling is None:
             return multiplied(ops, lu, order, w, flipped)
