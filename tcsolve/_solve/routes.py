@@ -189,7 +189,8 @@ def _solve_full(ops, a, b, request):
         if request.lent and way == GENERAL:
             way, a = in_lent_memory(way, a)
         solution, factored = solve_directly(a, b, way, request, tried)
-        tried = way if factored else tried
+        if factored or precision != "auto":  # a precision that was asked for is named, even if it is not used
+            tried = way
         if solution is None and way.plan and way.plan.fallback and len(a) <= columns:
             # For so many right-hand sides FP64 factors take less time than refinement that contracts slowly.
             solution, _ = solve_directly(a, b, GENERAL, request, tried)
