@@ -71,19 +71,18 @@ class Plan:
     preconditioner : {'auto', 'factors', 'fp64'}
         The precision in which FGMRES, GMRES and CG apply the factors: that of the factors, or FP64.  'auto':
         GMRES applies them in FP64.  FGMRES and CG apply them in the precision of the factors first, and in
-        FP64 if this does not converge and no more precise factors follow.  With double-double residuals, on
-        the last rung, it is FP64 or double-double for all three.
+        FP64 if this does not converge and no more precise factors follow.  With double-double residuals, this
+        field is ignored on the last rung: FGMRES and CG apply the factors in FP64, and GMRES in
+        double-double.
 
     Raises
     ------
     InputError
         A field has a value that is not allowed.
 
-    Notes
-    -----
-    A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r.  Each of its steps applies the factors once, as a
-    step of the other methods does.  At its start they are applied once more, to r; this does not count as a
-    step.
+    Notes ----- A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r.  Each of its steps applies the factors
+    once, as a step of the other methods does; with double-double residuals, several times.  At its start they
+    are applied once more, to r; this does not count as a step.
 
     References
     ----------

@@ -184,7 +184,8 @@ def refine_columns(
         residuals: both have shape (steps + 1, n, 1).  sizes has max |r| and max |x| of each, on the host,
         with shape (2, steps + 1).  Only for an operator with neither scaling nor `outer`.
     precondition : callable, (n, k) -> (n, k), optional
-        The preconditioner of the Krylov method; by default `correct`.
+        The preconditioner of the Krylov method; by default `correct`.  For GMRES, if the operator has a
+        `pair`, it takes a `Pair` too.
     precise : callable, (n, k) -> (n, k), optional
         The same preconditioner with fewer rounding errors, for the columns that do not converge without it.
 
