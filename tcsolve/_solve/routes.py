@@ -189,8 +189,8 @@ def _solve_full(ops, a, b, request):
         if request.lent and way == GENERAL:
             way, a = in_lent_memory(way, a)
         solution, factored = solve_directly(a, b, way, request, tried)
-        if factored or precision != "auto":  # a precision that was asked for is named, even if it is not used
-            tried = way
+        # A precision that was asked for is named in the rungs, even if its factors were not made.
+        tried = way if factored or precision != "auto" else tried
         if solution is None and way.plan and way.plan.fallback and len(a) <= columns:
             # For so many right-hand sides FP64 factors take less time than refinement that contracts slowly.
             solution, _ = solve_directly(a, b, GENERAL, request, tried)
