@@ -17,7 +17,7 @@ from tcsolve._solve.verify.long_double_residual import SMALL, residual
 __all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
 
 TOP = 2.0**FRAME_EXPONENT
-# Largest number of corrections of a column; what needs more is left to the general loop.
+# Largest number of corrections of a column in `refine_shortly`; the general loop takes the rest.
 MOST_STEPS = 20
 
 
