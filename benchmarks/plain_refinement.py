@@ -20,6 +20,7 @@ import itertools
 import flint
 import numpy as np
 from _harness import arguments, machine, save, unless_drawn
+from preconditioned import BITS, exact
 from tables import source, table
 
 import tcsolve
@@ -36,15 +37,12 @@ FAMILIES, SIZES, SEEDS = (
     (1, 2),
 )
 SYSTEMS = len(FAMILIES) * len(SIZES) * len(SEEDS)
-BLOCK, GOOD, BITS = 16, 2.0**-52, 500
+BLOCK, GOOD = 16, 2.0**-52
 
 
 def exact_solution(a, b):
     """Return x as numbers of BITS bits."""
-    left, right = (
-        flint.arb_mat(*v.shape, [flint.arb(float(x)) for x in v.ravel()]) for v in (a, b)
-    )
-    return left.solve(right).entries()
+    return exact(a).solve(exact(b)).entries()
 
 
 def error(x, exact):

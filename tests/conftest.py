@@ -125,6 +125,21 @@ def script(monkeypatch):
 
 
 @pytest.fixture
+def script_with_bits(script):
+    """As `script`, for scripts that set the bits of flint's numbers; afterwards these are as before."""
+    flint = importlib.import_module("flint")
+    before = flint.ctx.prec
+
+    def imported(name):
+        module = script(name)
+        flint.ctx.prec = module.BITS
+        return module
+
+    yield imported
+    flint.ctx.prec = before
+
+
+@pytest.fixture
 def matplotlib():
     return import_or_skip("matplotlib")
 

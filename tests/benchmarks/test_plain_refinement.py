@@ -11,11 +11,8 @@ from tcsolve import matrices
 
 
 @pytest.fixture
-def benchmark_script(script):
-    module = script("plain_refinement")
-    before, module.flint.ctx.prec = module.flint.ctx.prec, module.BITS
-    yield module
-    module.flint.ctx.prec = before
+def benchmark_script(script_with_bits):
+    return script_with_bits("plain_refinement")
 
 
 def test_errors_are_differences_from_the_exact_solution(benchmark_script):

@@ -10,11 +10,8 @@ from pages import redraw
 
 
 @pytest.fixture
-def benchmark_script(script):
-    module = script("preconditioned")
-    before, module.flint.ctx.prec = module.flint.ctx.prec, module.BITS
-    yield module
-    module.flint.ctx.prec = before
+def benchmark_script(script_with_bits):
+    return script_with_bits("preconditioned")
 
 
 def test_the_reference_is_the_exact_solution(benchmark_script):
