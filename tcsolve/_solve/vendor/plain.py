@@ -1,6 +1,7 @@
 """Systems on a device that are solved with as little work of the host as possible.
 
-These are small systems, which one launch solves and judges, and single systems, which the library factors.
+These are small systems, which one launch solves and judges, and single systems and short stacks that are
+factored or eliminated by several launches.
 `plain_answer_there` says which systems are plain.
 """
 
@@ -21,15 +22,14 @@ from tcsolve._solve.vendor.result import solution_of
 from tcsolve._solve.vendor.solve import (
     answer_by_factors,
     require_finite_systems,
+    solved_together,
     suits_vendor,
 )
 from tcsolve._solve.vendor.system import System, band_of, kind_of
 
 __all__ = ["plain_answer_there"]
 
-# The largest n for this module; for larger systems the calls of the host do not matter.  Up to 1024 unknowns,
-# one launch solves a system or a stack.  From 1025 on, only single systems are solved here, by factors of the
-# library.
+# The largest n for this module; for larger systems the calls of the host do not matter.
 LARGEST = 2048
 # If more than one in RARE systems is not plain, the general code solves all of them.
 RARE = 4
@@ -56,13 +56,13 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     (shape, kind, band, of_one), dtype = form, a.dtype
     m, n, k = shape
     at_once = ops.vendor.bytes_at_once(of_one, shape, dtype, kind, band) is not None
-    by_factors = of_one and (kind != "general" or suits_vendor(ops, n, k))
-    if not (at_once or by_factors):
-        return None
     args = a.reshape(m, n, n), b.reshape(shape), kind, band, bool(band and band[2]), False, of_one
     system = System(*args, exact=at_once)
     if not at_once:
-        found = ops.guarded(answer_by_factors)(ops, system, b.shape, check_finite)
+        if not (_takes_one(ops, kind, n, k) if of_one else solved_together(ops, system)):
+            return None
+        batch = a.shape[:-2]
+        found = ops.guarded(answer_by_factors)(ops, system, batch, b.shape, check_finite)
         if found is None:
             return None
         x, report = found
@@ -76,6 +76,10 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     if len(few):
         ops.guarded(_settle_doubtful)(ops, system, judged, a.shape[:-2], check_finite)
     return x.reshape(b.shape)
+
+
+def _takes_one(ops, kind, n, k):
+    return kind != "general" or suits_vendor(ops, n, k)
 
 
 @functools.lru_cache(maxsize=256)

@@ -26,7 +26,7 @@ from tcsolve._solve.vendor.system import (
 )
 from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 
-__all__ = ["settled", "settled_as_they_are"]
+__all__ = ["corrected_once", "settled", "settled_as_they_are"]
 
 
 def settled(ops, system, x, factors, board):
@@ -34,9 +34,10 @@ def settled(ops, system, x, factors, board):
     m, _, k = system.b.shape
     is_known = system.exact or not system.estimate
     if m == 1 and is_known and (one := ordinary(board, system)):
-        if (part := _settled_one(ops, system, x, factors, *one)) is not None:
-            return part
-        system = system._replace(residuals=None)  # `_settled_one` may have overwritten them
+        least, error = one
+        if found := corrected_once(ops, system, x, factors, error):
+            return _part_of_one(least, *found)
+        system = system._replace(residuals=None)  # they may be overwritten
     steps = np.zeros((m, k), np.int64)
     if m > 1 and is_known and (found := all_ordinary(board, system)):
         codes, none = np.full(m, CONVERGED, np.int8), np.zeros(m, bool)
@@ -76,22 +77,30 @@ def settled_as_they_are(system, x, board):
     return Part(x, codes, look.least, look.error, steps, look.apart, look.spoilt)
 
 
-def _settled_one(ops, system, x, factors, least, error):
-    """Return the `Part` of one ordinary system if x, or x corrected once, meets the bound; else None."""
-    steps = int(not error.max() <= system.bound)  # 1 for a NaN
-    if steps:
-        if system.residuals is None:
-            return None
-        for solve in (_by_diagonal(ops, system.a), factors.solve):
-            corrected, board = _corrected_by(ops, system, x, solve, system.residuals)
-            error = safe_errors(ops.host(board)[0][:, 0], system)
-            if error is not None and error.max() <= system.bound:
-                break
-        else:
-            return None
-        x = corrected
+def corrected_once(ops, system, x, factors, error):
+    """Return (x, its errors, the number of corrections) for one ordinary system, or None.
+
+    x with the errors `error` (k,) is kept if it meets the bound, and else corrected once from
+    `system.residuals`, which may be overwritten.  None: these are missing, or the corrected x misses the
+    bound, too.
+    """
+    if error.max() <= system.bound:  # False for a NaN
+        return x, error, 0
+    if system.residuals is None:
+        return None
+    for solve in (_by_diagonal(ops, system.a), factors.solve):
+        corrected, board = _corrected_by(ops, system, x, solve, system.residuals)
+        error = safe_errors(ops.host(board)[0][:, 0], system)
+        if error is not None and error.max() <= system.bound:
+            return corrected, error, 1
+    return None
+
+
+def _part_of_one(rcond, x, error, steps):
+    """Return the `Part` of one system that has converged."""
     code, no = np.array([CONVERGED], np.int8), np.zeros(1, bool)
-    return Part(x, code, np.array([least]), error[None], np.full((1, len(error)), steps), no, no)
+    steps = np.full((1, len(error)), steps)
+    return Part(x, code, np.array([rcond]), error[None], steps, no, no)
 
 
 def _by_diagonal(ops, a):

@@ -27,6 +27,7 @@ from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.judged import PROBES, solve_and_judge, solve_at_once, with_few
 from tcsolve._solve.vendor.measure import (
     MEASURED,
+    all_ordinary,
     complex_errors,
     doubtful,
     is_large,
@@ -34,7 +35,7 @@ from tcsolve._solve.vendor.measure import (
     ordinary,
 )
 from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
-from tcsolve._solve.vendor.settle import settled
+from tcsolve._solve.vendor.settle import corrected_once, settled
 from tcsolve._solve.vendor.system import (
     ILL_CONDITIONED,
     NONFINITE,
@@ -55,6 +56,7 @@ __all__ = [
     "goes_to_vendor",
     "require_finite_systems",
     "solve_by_vendor",
+    "solved_together",
     "suits_vendor",
 ]
 
@@ -269,23 +271,35 @@ def _solve_some(ops, system):
     return answered(ops, system, x, factors, board)
 
 
-def answer_by_factors(ops, system, shape, check_finite):
-    """Solve one system; return (x, its `Solution`), or None if the ladder must solve it.
+def solved_together(ops, system):
+    """Tell whether `answer_by_factors` can solve a stack: together, and with a look of the host at each system."""
+    m = len(system.a)
+    return m <= ON_HOST and 1 < m <= _chunk(ops, system)
 
-    If the system is `ordinary` and x meets the bound, return (x, None).
+
+def answer_by_factors(ops, system, batch, shape, check_finite):
+    """Solve one system or a short stack; return (x, its `Solution`), or None if the ladder must solve it.
+
+    Return (x, None) if all systems are `ordinary` and meet the bound, a single one after at most one
+    correction.  `batch` and `shape` are the shapes of the stack and of x.
     """
-    start, board = time.perf_counter(), ops.xp.zeros((SEEN + MEASURED + 2 * system.b.shape[2], 1))
+    m, _, k = system.b.shape
+    start, board = time.perf_counter(), ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
     read, x, factors = _solve_by_factors(ops, system, board)
     (found,) = ops.host(board)
-    one = ordinary(found, read)
-    if one and one[1].max() <= read.bound:
-        return x.reshape(shape), None
+    if m > 1:
+        if all_ordinary(found, read):
+            return x.reshape(shape), None
+    elif one := ordinary(found, read):
+        if answer := corrected_once(ops, read, x, factors, one[1]):
+            return answer[0].reshape(shape), None
+        read = read._replace(residuals=None)  # they may be overwritten
     part = settled(ops, read, x, factors, found)
     if part is None:
         return None
     require_finite_systems(ops, system, part, check_finite)
-    solution = solution_of(part, ops, (), shape, start, _bytes(ops, system, 1))
-    return solution.x, contradicted(solution, part.apart[0])
+    solution = solution_of(part, ops, batch, shape, start, _bytes(ops, system, m))
+    return solution.x, contradicted(solution, part.apart.reshape(batch))
 
 
 def answered(ops, system, x, factors, board):
