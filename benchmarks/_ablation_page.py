@@ -40,12 +40,12 @@ NOTES = {
 TEXT = """\
 Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in
 one run.  Wall clock, medians.  *Saves*: how much longer it takes without the path; ~ marks times whose
-quartiles overlap; - marks what was not measured, because the path cannot act there.  A path *keeps* its place
-if at some size it saves {least} of the time of a solve, or makes the error of the planned bytes smaller by
-{least} of the used bytes.  The quartiles must not overlap there, and the gain must exceed the noise of the
-same matrix and size.  *Lines of code* are those that could be deleted with the path, without comments; some
-belong to several paths.  A strip is the part of a panel that one launch factors; the survey is the pass over
-A that finds its sums of rows and columns.  {noise}"""
+quartiles overlap; - marks what was not measured: mostly the path cannot act there, and bytes are measured
+for *exact memory* only.  A path *keeps* its place if at some size it saves {least} of the time of a solve, or
+makes the error of the planned bytes smaller by {least} of the used bytes.  The quartiles must not overlap
+there, and the gain must exceed the noise of the same matrix and size.  *Lines of code* are those that could
+be deleted with the path, without comments; some belong to several paths.  A strip is the part of a panel that
+one launch factors; the survey is the pass over A that finds its sums of rows and columns.  {noise}"""
 LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
 OTHERS = """\
 Code mainly for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured

@@ -9,8 +9,8 @@ from scipy.stats import mannwhitneyu
 __all__ = ["METHODS", "UPDATES", "area", "complete", "page", "rounded"]
 
 UPDATES, METHODS = ("bf16", "fp16", "fp16x3", "fp32"), ("ir", "fgmres")
-# The methods of the tables of shares and of scaling.  The other tables leave out GMRES with left
-# preconditioning.
+# The methods of the tables of shares and of scaling.  The tables of predictors and of rules leave out GMRES
+# with left preconditioning.
 ALL_METHODS = (*METHODS, "gmres")
 # Edges of the classes of condition numbers after scaling.
 EDGES = (1e2, 1e4, 1e6, 1e8, 1e10)

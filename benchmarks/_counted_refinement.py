@@ -37,9 +37,10 @@ MOST_STEPS, CONTRACTION = 5000, 0.9
 
 
 def our_steps(a, b, correct, method, tol=None):
-    """Return the steps of a Krylov method of `tcsolve.refine`, restarted after n steps; None if it fails.
+    """Return the steps of a Krylov method of `tcsolve.refine`; None if it fails.
 
-    `correct` is an approximate inverse (n, k) -> (n, k), or None.
+    FGMRES restarts after n steps, CG does not.  `correct` is an approximate inverse (n, k) -> (n, k), or
+    None.
     """
     if correct is None:
         return None

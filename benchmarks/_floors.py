@@ -23,14 +23,16 @@ from _profile import (
 FLOORS = {
     PANEL: "one exchange between the 16 blocks of a cluster for each column, {exchange}, or reading and"
     " writing each panel once, whichever takes longer",
-    MOVES: "two rows are read and written outside the panel for each pivot; none if the pivots are on the"
-    " diagonal",
-    BLOCK_ROW: "its flops at the FP32 rate, or its bytes, whichever takes longer; on Hopper the block row of"
-    " a wide panel is a product with an inverse: the product counts as update GEMM, the inverse counts here",
+    MOVES: "two rows are read and written outside the panel for each pivot, or none if the pivots are on the"
+    " diagonal; kernels of the block row swap some of these rows, so the category may take less than its"
+    " floor",
+    BLOCK_ROW: "its flops at the FP32 rate, or its bytes, whichever takes longer; on Hopper most of the"
+    " block row of a panel of more than 128 columns, with at least 2048 columns to its right, is a product"
+    " with an inverse: the product counts as update GEMM, the inverse counts here",
     UPDATE: "the flops of all products at the FP16 rate, or reading and writing the trailing matrix for each"
-    " outer panel, whichever takes longer",
+    " panel, whichever takes longer",
     PACK: "both FP32 operands are read once, and a 16-bit part of each is written for each product",
-    INNER: "the flops of an LU of each outer panel at the FP32 rate; on Hopper the larger products"
+    INNER: "the flops of an LU of each panel at the FP32 rate; on Hopper the larger products"
     " are three FP16 products and count as update GEMM",
     INVERSES: "the diagonal blocks are read, and their inverses are written",
     CAST: "A is read once in FP64, also for the norms, and written in FP32",
@@ -51,7 +53,7 @@ def floors(panels, products, rates, *, pivoting=True, residuals=0, triangles=0, 
     Parameters
     ----------
     panels : list of (int, int)
-        Column ranges of the outer panels.
+        Column ranges of the panels.
     products : int
         Number of tensor-core products of the update.
     rates : dict

@@ -52,8 +52,8 @@ KERNELS = (
     (r"sgemm|simt|gemm_f32f32|gemmk1|gemmSN|nvjet_(sm\d+_)?s", INNER, TRIANGLES),
 )
 
-# The timeline begins with the update of the first of these outer panels, and ends where the update of the
-# second begins.  Panels are counted from 0.
+# The timeline begins with the update of the first of these panels, and ends where the update of the second
+# begins.  Panels are counted from 0.
 PANELS_SHOWN = (1, 4)
 # Kernels of category 'other' that are listed by name.
 OTHERS_LISTED = 20
@@ -146,7 +146,7 @@ def sweep(spans):
 
 
 def others(kernels, spans):
-    """Return [name, launches, milliseconds] of the kernels that match no pattern, longest first."""
+    """Return [name, launches, milliseconds] of the longest kernels of category 'other', longest first."""
     total = defaultdict(lambda: [0, 0.0])
     for kernel, span in zip(kernels, spans, strict=True):
         if span.category == OTHER:
@@ -157,7 +157,7 @@ def others(kernels, spans):
 
 
 def panel_times(spans, panels, strips):
-    """Return [rows, us per column in panel kernels, us per column in all] of each outer panel.
+    """Return [rows, us per column in panel kernels, us per column in all] of each panel.
 
     The second time includes the work between the kernels of the panel.  The spans are from a factorization
     without look-ahead.  `strips` has the number of launches of each panel.  Return [] if the panels cannot be

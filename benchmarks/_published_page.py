@@ -173,17 +173,17 @@ OURS = {
         "nearly."
     ),
     "spd": (
-        "FGMRES or CG by `tcsolve.refine`, whose cycles aim at the bound, for one random b. The bound is n u "
-        "as theirs, but only their backward error has ||b|| in its denominator. 'as they count': their "
-        "backward error; a cycle ends at a reduction by 1e-4 (1e-2 if the products are in "
-        "FP64 and the factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
+        "FGMRES or CG by `tcsolve.refine`, whose cycles aim at a tenth of the bound, for one random b. The "
+        "bound is n u as theirs, but only their backward error has ||b|| in its denominator. 'as they "
+        "count': their backward error; a cycle ends at a reduction by 1e-4 (1e-2 if the products are in FP64 "
+        "and the factors in FP16), as in their program; GMRES has left preconditioning and reduces the "
         "preconditioned residual, CG the residual. If the factors are in FP32, the first x is in FP32. If "
         "they are in FP16, CG rounds the first x to FP16. The cell has the median over "
         f"{COUNTED} random b, and in brackets the range. All our products are in FP64. 'not scaled': A + c u "
         "t I is factored, where t is the largest diagonal entry, u is the roundoff of FP16, and c is the "
         "number in the column 'shift / u'. 'kappa' is in the 2-norm, and agrees with theirs. The result of "
-        "each operation of our FP16 factorizations is rounded to FP16, and that of each operation in FP32 to "
-        "FP32."
+        "each operation of our FP16 factorizations is rounded to FP16, and that of each operation of our "
+        "FP32 factorizations to FP32."
     ),
     "limits": (
         "svd_geo of order 100, three seeds; the condition numbers, in the 2-norm, are two per decade and the"
@@ -197,9 +197,9 @@ OURS = {
         "'fgmres' has the factors as right preconditioner, 'gmres' as left preconditioner, which the theory "
         "assumes. '@each': the result of each operation of the LU is rounded to this format. 'bf16' and "
         "'fp16' without it: the operands of updates between panels of 32 columns are rounded, the sums and "
-        "the panels are in FP32. 'fp32': an LU with panels of 32 columns in FP32. There are no FP8 factors "
-        "in tcsolve, so the limits for FP8 are not compared. The limits of FGMRES depend on the order of the"
-        " sums in BLAS, and so on the processor."
+        "the panels are in FP32. 'fp32': the LU of LAPACK in FP32. There are no FP8 factors in tcsolve, so "
+        "the limits for FP8 are not compared. The limits of FGMRES depend on the order of the sums in BLAS, "
+        "and so on the processor."
     ),
 }
 # Digits after the point, for the tables where it is not 1 digit.

@@ -46,7 +46,7 @@ def page(facts, rows, figure):
     for row in rows:
         lines += ["", *chapter(row)]
     if any("timeline" in row for row in rows):
-        lines += ["", "## Look-ahead", "", f"![timeline of a few outer panels]({figure})", ""]
+        lines += ["", "## Look-ahead", "", f"![timeline of a few panels]({figure})", ""]
     lines += [saving(row) for row in rows]
     command = (
         f"benchmarks/roofline.py --precision {rows[0]['precision']}" if rows else "roofline.py"
@@ -189,7 +189,7 @@ def saving(row):
 
 
 def draw(row, path):
-    """Draw the timeline of one row: with look-ahead above, without it below, one lane per stream."""
+    """Draw the timeline of one row: with look-ahead above, without it below, a line of bars per stream."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
@@ -242,5 +242,5 @@ def publish(path):
 
 
 def widths(row):
-    """Return a phrase with the widths of the outer panels."""
+    """Return a phrase with the widths of the panels."""
     return f"panels of {' and '.join(map(str, row['blocks']))} columns"

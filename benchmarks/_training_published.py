@@ -37,7 +37,7 @@ MOST = 0.5
 # most of its time.
 FIXED = 0.1
 REASONS = (
-    "a: the matrix is diagonally dominant, and our LU searches no pivots.",
+    "a: the matrix is diagonally dominant, so our LU omits most or all of the search for pivots.",
     "b: the LU alone, of a random matrix of about this order, is at least 3.2 times as fast as in FP64 "
     "([lu](lu.md)). The cell has its milliseconds and those of the solve. The rest is outside of the LU: "
     "copies, the steps, and the checks of x.",

@@ -126,7 +126,7 @@ def page(facts, rows):
         *("| " + " | ".join(told(row)) + " |" for row in rows),
         "",
         "Times are medians.  Samples of tcsolve and of the peer are taken in turn.  The ratio of the "
-        "smallest samples is less disturbed by other work on the machine.  The peers verify nothing.  "
+        "smallest samples is less disturbed by other work on the machine.  SciPy and NumPy verify nothing.  "
         f"Measured with `benchmarks/cpu.py --ratios` on {facts['cpu']}, threads of BLAS: "
         f"{facts['threads']}; numpy {facts['numpy']}, scipy {facts['scipy']}; commit {facts['commit']}, "
         f"{facts['date']}.",

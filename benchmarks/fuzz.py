@@ -104,12 +104,12 @@ def page(machine, rows):
         lines += ["Known defects; each has a test that fails until the defect is repaired:", ""]
         lines += [f"- {name}: {known.reason}." for name, known in KNOWN.items()] + [""]
     lines += [
-        "For each public call: the largest k for which the k-th and all later allocations failed, and"
+        "On a device, each public call is also repeated.  In repetition k, its k-th and all later allocations"
     ]
     lines += [
-        "the numbers of columns and of slices that were run.  All met their bounds unless a cell says"
+        "are made to fail.  The table has the largest such k, and the numbers of columns and of slices that"
     ]
-    lines += ["otherwise:", ""]
+    lines += ["were run.  All met their bounds unless a cell says otherwise:", ""]
     for row in rows:
         if row["what"] == "calls":
             measured = source(row["machine"], "benchmarks/fuzz.py")

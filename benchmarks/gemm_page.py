@@ -2,8 +2,9 @@
 
     python benchmarks/gemm_page.py     # results/gemm.md and every figure of it from the JSON; no GPU
 
-The page has a section for each figure: the picture, a table, the published statements (_papers.py), and
-whether our results agree with them.  Every measured or published number comes from the JSON or _papers.py.
+The page has a section for each figure and for each example.  Most sections have the picture, a table, the
+published statements (_papers.py), and a comparison of our results with them.  Every measured or published
+number comes from the JSON or _papers.py.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Up to which condition number is plain refinement with FP32-grade factors enough for an accurate x?
+"""Up to which condition number is classical refinement with fp32 or fp16x3 factors enough for an accurate x?
 
     python benchmarks/plain_refinement.py --json benchmarks/results/plain_refinement.json
     python benchmarks/plain_refinement.py --draw --json benchmarks/results/plain_refinement.json
@@ -9,8 +9,9 @@ largest entry; the exact x is computed with 500 bits.
 
 - *plain*: the number of systems for which `Plan(method="ir")` gives an accurate x.
 - *contracts*: the number of systems for which the spectral radius of I - M^-1 A is at most 0.5, where M is
-  the product of the factors.  This is the factor by which a correction multiplies the error of x, in the end.
-  tcsolve stops if a correction multiplies the error by more than 0.5; above 1, no plain refinement converges.
+  the product of the factors.  In the end, each correction multiplies the error of x by about this radius.
+  tcsolve stops if a correction multiplies the error by more than 0.5.  If the radius is above 1, classical
+  refinement does not converge.
 - *diverges*: the number of systems for which the spectral radius is above 1.
 - *default*: the number of systems with an accurate x from the default method, which goes on with GMRES.
 """
@@ -91,7 +92,9 @@ def page(facts, rows):
     head = ["update", "condition number", "plain", "contracts", "diverges", "default"]
     about = __doc__.partition("\n\nA row has")[2].replace("SYSTEMS", str(SYSTEMS))
     from_ = source(facts, "benchmarks/plain_refinement.py")
-    return f"# The reach of plain refinement\n\n{from_}\n\nA row has{about}\n{table(head, body)}\n"
+    return (
+        f"# The reach of classical refinement\n\n{from_}\n\nA row has{about}\n{table(head, body)}\n"
+    )
 
 
 def main():

@@ -15,8 +15,8 @@ four ways:
 - *exact*: the whole product is correct up to one rounding to FP64.
 
 A cell has the cycles, and the steps of all cycles together, after which the error of x is at most 2^-53.
-After CYCLES cycles the cell has the error instead.  Errors are differences from the exact x, relative to its
-largest entry.
+If CYCLES cycles are not enough, the cell has the error instead.  Errors are differences from the exact x,
+relative to its largest entry.
 """
 
 import flint

@@ -246,7 +246,7 @@ def verdict_scaling(row):
     if close(row["every operation"], theirs):
         return AGREE
     if close(middle(row["as they count"]), theirs):
-        return "with their b, their GMRES and their bound the count agrees"
+        return "with random b, as in their program, and with their GMRES and their bound, the count agrees"
     if close(middle(once), theirs):
         return "with factors that are rounded once, as in their program, the count agrees"
     if within(once, theirs):

@@ -5,8 +5,8 @@
     python benchmarks/roofline.py --draw                          # page and figure from the JSON; no GPU
 
 Every kernel of one solve is recorded with torch.profiler and put into a category by its name (_profile.py).
-Times without the profiler come from CUDA events.  A page (roofline.md) and a timeline of a few outer
-panels with and without look-ahead (lookahead.png) are made from the JSON, in the same folder.
+Times without the profiler come from CUDA events.  A page (roofline.md) and a timeline of a few panels
+with and without look-ahead (lookahead.png) are made from the JSON, in the same folder.
 """
 
 import sys
@@ -126,7 +126,7 @@ class Factoring:
         return factor_blocked(self.ops, w, self.how, **options)
 
     def strips(self):
-        """Return the number of strips of each outer panel."""
+        """Return the number of strips of each panel."""
         return [len(panel.strips) for panel in self.schedule.panels]
 
     def seconds(self, look_ahead, repeats):

@@ -307,8 +307,10 @@ def explanation(rows, facts):
     counts = Counter(verdict for row in rows for verdict in reasons_of(row["verdict"]))
     yield (
         "- Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()) + "."
-        " A row is ok if each answer that is called good has the backward error that is reported, if this "
-        "is at most 2^-53 sqrt(n) or twice that of SciPy, and if the status warns just where SciPy warns."
+        " A row is ok if the following holds for each precision. No exception is raised. An answer has the "
+        "backward error that is reported, and this is at most 2^-53 sqrt(n) or twice that of SciPy. If SciPy "
+        "was run, the status of an answer warns just where SciPy warns. A status without an answer occurs "
+        "only where SciPy misses 2^-53 sqrt(n)."
     )
     for name in PRECISIONS:
         rungs = Counter(row[name].get("rung") for row in rows)

@@ -160,7 +160,7 @@ def in_milliseconds(row):
 
 
 def study_seconds_table():
-    """Return the seconds of the scripts of the written study; those of a GPU if they have been measured."""
+    """Return the seconds of the scripts of the written study, and those of its part on a GPU if measured."""
     found = []
     for path in sorted(RESULTS.glob("study*.json")):
         machine, rows = load(path.name)

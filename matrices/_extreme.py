@@ -22,7 +22,7 @@ def near_underflow(n, rng, dtype):
 
 
 def mixed_scales(n, rng, dtype, *, decades=8):
-    """Rows and columns each scaled by 10^U(-k, k), k = decades: needs equilibration."""
+    """Rows and columns each scaled by 10^U(-k, k), k = decades: needs scaling."""
     rows, columns = 10 ** rng.uniform(-decades, decades, (2, n))
     return rows[:, None] * standard_normal(rng, (n, n), dtype) * columns
 

@@ -1,7 +1,7 @@
 """Matrices from applications: the SuiteSparse Matrix Collection by name.
 
 A name is ``"west0132"`` or, with the group, ``"HB/west0132"``. A file ``west0132`` with a suffix such as
-``.mtx.gz``, ``.mtx``, ``.rb`` or ``.mat`` is searched in a local folder: the argument ``folder``, or the
+``.mtx.gz``, ``.mtx``, ``.rb`` or ``.mat`` is looked for in a local folder: the argument ``folder``, or the
 environment variable ``TCSOLVE_MATRICES``. If there is no such file and the group is given, the matrix is
 downloaded from the collection by pooch, an optional dependency, and kept in the cache of pooch. A file
 ``index.csv`` in the local folder may describe the matrices.
@@ -322,7 +322,7 @@ def _local_file(folder, group, short):
 
 
 def _missing(name, short, folder):
-    """Return a message: where the matrix was searched, which names are similar, and what to do."""
+    """Return a message: where the matrix was looked for, which names are similar, and what to do."""
     if not folder:
         return f"no matrix {name}: no folder is known; give folder=, in Python, or set {FOLDER_VARIABLE}"
     if not Path(folder).is_dir():

@@ -15,7 +15,7 @@ no_fork = threading.RLock()
 
 
 class ForkSafeLock:
-    """A reentrant lock that is free in a forked child, even if a thread of the parent held it.
+    """A reentrant lock that is free in a forked child, even if another thread of the parent held it.
 
     Only the thread that forks exists in the child.  Any other thread would never release the lock there.
 

@@ -50,8 +50,8 @@ class Plan:
     max_steps : int, optional
         Largest number of corrections for one right-hand side.  A correction is one solve with L and one
         with U.  The default is the number of corrections that take as long as a solve with the next more
-        precise update, but at least 30 and at most 300.  It is 300 if there is no such update, or if the
-        device emulates it.
+        precise update, but at least 30 and at most 300.  It is 300 if no such update may follow
+        (``fallback=False``, or 'fp64'), or if the device emulates it.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
@@ -61,8 +61,8 @@ class Plan:
         'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
         while it contracts, then FGMRES (GMRES if products are in double-double).  'gmres': GMRES with left
         preconditioning from the first x on (GMRES-IR [2]_).  'cg': conjugate gradients from the first x on,
-        for a Hermitian positive definite A; the preconditioner is a Cholesky factorization of the scaled and
-        shifted A [3]_.
+        for a Hermitian positive definite A.  The preconditioner is a Cholesky factorization of the scaled and
+        shifted A [3]_; with 'fp64' it is the LU of A.
     inner_tol : float, optional
         A cycle of FGMRES or CG ends when it has reduced the residual by this factor.  A cycle of GMRES ends
         when it has reduced the preconditioned residual by this factor.  By default FGMRES and CG aim at a
@@ -80,9 +80,11 @@ class Plan:
     InputError
         A field has a value that is not allowed.
 
-    Notes ----- A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r.  Each of its steps applies the factors
-    once, as a step of the other methods does; with double-double residuals, several times.  At its start they
-    are applied once more, to r; this does not count as a step.
+    Notes
+    -----
+    A cycle of 'gmres' solves U^-1 L^-1 A d = U^-1 L^-1 r.  Each of its steps applies the factors once, as a
+    step of the other methods does; with double-double residuals, several times.  At its start they are
+    applied once more, to r; this does not count as a step.
 
     References
     ----------

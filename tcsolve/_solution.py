@@ -232,8 +232,9 @@ class Solution:
         below 4 counts as 4, and for complex systems an n below 8 as 8.  With `refine(tol=...)`, it is `tol`.
     rcond : float
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if it is
-        not known: with CONDITION_UNKNOWN or NOT_POSITIVE_DEFINITE, after `refine`, and for an empty system.
-        For a stack, the smallest one.
+        not known: with CONDITION_UNKNOWN or NOT_POSITIVE_DEFINITE, after `refine`, for an empty system, and
+        sometimes with another status that is not `ok`, such as STALLED or NONFINITE_INPUT.  For a stack, the
+        smallest one.
     history : tuple of HistoryPoint
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
         the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK, cuBLAS
@@ -248,8 +249,9 @@ class Solution:
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  On a GPU, the prediction of a rung is compared with the free memory before the
-        rung allocates.  After the solve, the bytes of Krylov bases and of a scaled copy of A are added.  For
-        n >= 1000 and few right-hand sides, the actual peak is within a few percent.
+        rung allocates.  The bytes of Krylov bases and of a scaled copy of A are not part of this comparison;
+        they are added to the number.  For n >= 1000 and few right-hand sides, the actual peak is within a few
+        percent.
     device : str
         'cpu' or 'cuda'.
     statuses : ndarray of Status, shape (...)
@@ -259,9 +261,9 @@ class Solution:
     forward_error : ndarray of float64, shape (..., nrhs), or None
         Estimate of the largest error of x relative to its largest entry, for each right-hand side.  NaN if
         rcond is unknown or x misses the bound.  None if the residual was not 'double-double', if A is
-        singular, not finite or not positive definite as asserted, if no column of b is finite, if the system
-        is empty, or if A has one entry, by which `solve_ex` divides b.  For singular matrices of a stack it
-        is NaN.
+        singular, not finite or not positive definite as asserted, if every factorization broke down, if no
+        column of b is finite, if the system is empty, or if A has one entry, by which `solve_ex` divides b.
+        For singular matrices of a stack it is NaN.
     note : str
         A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
 

@@ -48,8 +48,8 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.stash[TALLIES] = []
-    # The thousands of tests that are collected stay until the end.  The garbage collector would look at them
-    # again and again, which takes a quarter of the time of the collection.
+    # The thousands of tests that pytest collects stay until the end.  The garbage collector would look at
+    # them again and again, for a quarter of the time that pytest needs to collect them.
     gc.disable()
 
 

@@ -161,7 +161,7 @@ MUTANTS = (
         "_lu/norms.py",
         "if size < 0.5 * largest:",
         "if size <= 0.5 * largest:",
-        equivalent="They differ where one column is exactly half as large as another.",
+        equivalent="They differ where the estimate of a sweep is exactly half as large as the largest one.",
     ),
     Mutant(
         "lu",

@@ -13,7 +13,7 @@ def operands(m, n, k, dtype, seed=0, low=-1.0, high=1.0):
 
 
 def ratio(c, a, b, bound):
-    """Return the largest error of c = a b over the bound; inf if they are not finite."""
+    """Return the largest error of c = a b over the bound; inf if a, b or c is not finite."""
     a, b, c = wide(a), wide(b), wide(c)
     if not all(np.isfinite(x).all() for x in (a, b, c)):
         return np.inf

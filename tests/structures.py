@@ -1,4 +1,4 @@
-"""Matrices and right-hand sides of every structure."""
+"""Matrices and right-hand sides of the structures in KINDS."""
 
 import numpy as np
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 
 class Call(NamedTuple):
-    """A call of a primitive, and the shapes of its arguments; () for an argument without a shape."""
+    """A call of a primitive, and the shapes of its positional arguments; () for one without a shape."""
 
     name: str
     shapes: tuple

@@ -131,7 +131,7 @@ def lu_step(results):
 
 
 def lu_panels(results):
-    """The outer panels of an LU of n = 32768, to scale."""
+    """The panels of an LU of n = 32768, to scale."""
     n = 32768
     rules = DeviceRules("sm_90a", "f", lambda *args: None, Paths())
     panels = schedule(n, UPDATES["fp16x3"], rules).panels

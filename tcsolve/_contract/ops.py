@@ -68,7 +68,7 @@ class Ops(Protocol):
     ahead_rows : int
         Largest n for which refinement steps are started before it is known that they are needed; 0 for never.
     vendor : Stacks or None
-        The primitives of stacks on a GPU; None on the CPU.  There, a `StackFactorization` uses the functions
+        The primitives of stacks on a GPU; None on the host.  There, a `StackFactorization` uses the functions
         of `tcsolve._solve.host.library` instead.
     """
 
@@ -164,10 +164,13 @@ class Ops(Protocol):
     def gemm(self, job):
         """Compute job.out, as the `tcsolve._arithmetic.products.Job` says.
 
-        out is written only after all memory is allocated.  Return a function again(a, b, c, out), or None.
-        The function repeats the product on arrays with the same dtypes, shapes, strides, and addresses modulo
-        16.  If out is None, it makes a new array.  It returns the result, or None if `gemm` must be called
-        instead: because out may overlap another array, or because the launch was refused.
+        out is written only after all memory is allocated, with one exception: if the matrices of a stack are
+        multiplied one by one, and out is not c, out may hold the first results after an error.
+
+        Return a function again(a, b, c, out), or None.  The function repeats the product on arrays with the
+        same dtypes, shapes, strides, and addresses modulo 16.  If out is None, it makes a new array.  It
+        returns the result, or None if `gemm` must be called instead: because out may overlap another array,
+        or because the launch was refused.
         """
 
     def product(self, a, x, adjoint=False, triangle=None):

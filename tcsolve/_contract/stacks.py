@@ -193,9 +193,9 @@ class Stacks(Protocol):
     def bytes_for_columns(self, dtype, kind, shape, alone=False):
         """Return the bytes that solves and products allocate besides results and n x n factors.
 
-        An elimination keeps no factors, and factors of one triangle are smaller.  Then the result is the
-        number of bytes that are allocated instead, minus the bytes of n x n factors.  It may be negative.
-        For many complex columns of one system, the result is the bytes of inverses and of planes: the real
+        An elimination keeps no factors, and factors of one triangle are smaller.  In both cases the result is
+        the number of bytes that are allocated, minus the bytes of n x n factors.  It may be negative.  For
+        many complex columns of one system, the result is the bytes of inverses and of planes: the real
         matrices u, v and u + v for a complex matrix u + i v.
 
         Parameters

@@ -126,7 +126,7 @@ def _tridiagonal_product(below, diagonal, above, x):
 
 
 def _suits(ab, b, rows, check_finite):
-    """Tell whether LAPACK takes ab and one vector b as they are, and whether ab is finite.
+    """Tell whether LAPACK takes ab and one vector b as they are; with `check_finite`, ab must also be finite.
 
     NaN or Inf in b makes an x that is not verified.
     """

@@ -186,9 +186,10 @@ def _column_major(a, trans, lower):
 
 
 def _meets_bound(read, x, b, unit_diagonal):
-    """Tell whether x is verified by BLAS, without a copy of the triangle; False if this cannot be told.
+    """Tell whether x is verified; False if this cannot be told.
 
-    `read` is the result of `_column_major`.
+    For more than SMALL unknowns, BLAS multiplies without a copy of the triangle.  `read` is the result of
+    `_column_major`.
     """
     t, lower, trans = read
     ax = _product(t, x, lower=lower, diag=unit_diagonal, trans_a=trans)

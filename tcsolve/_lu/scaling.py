@@ -1,4 +1,4 @@
-"""Equilibration: scale rows and columns of A by powers of two, before anything is rounded."""
+"""Scaling: multiply rows and columns of A by powers of two, before anything is rounded."""
 
 from dataclasses import dataclass
 from typing import Any

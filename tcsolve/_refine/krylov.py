@@ -142,10 +142,12 @@ def gmres(ops, apply, correct, r, **how):
     -------
     Cycle
 
-    Notes ----- The basis is orthonormal, so the combination of its vectors loses no digits.  If `apply`
-    returns FP64 numbers, the rounding errors of the products with A remain, and M^-1 multiplies them by up to
-    the condition number of M [1]_; a `Pair` avoids this.  So a small `tol` is of no use; the caller computes
-    a new residual after each cycle.
+    Notes
+    -----
+    The basis is orthonormal, so the combination of its vectors loses no digits.  If `apply` returns FP64
+    numbers, the rounding errors of the products with A remain, and M^-1 multiplies them by up to the
+    condition number of M [1]_.  Then a `tol` below these errors is of no use.  A `Pair` avoids these errors.
+    The caller computes a new residual after each cycle.
 
     References
     ----------

@@ -69,8 +69,9 @@ def solve(
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device, and stacks of NumPy arrays on
         the host.  One NumPy system is solved on a GPU if the predicted time, transfers included, is shorter
-        there.  To start the GPU takes about a second.  A process that has not imported CuPy starts it only
-        when its solves would have saved this much time there.
+        there.  Bands and triangles stay on the host if `assume_a` is None or names them.  To start the GPU
+        takes about a second.  A process that has not imported CuPy starts it only when its solves would have
+        saved this much time there.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
@@ -243,15 +244,16 @@ def factor(
     a : array_like, shape (..., n, n)
         A matrix or a stack of matrices, n > 0, as in `solve`.
     overwrite_a : bool
-        If True, the residuals use the array a itself, so it must not change while the factors are in use.
-        By default a copy is made.
+        If True, the residuals use the array a itself, unless it must be converted or copied to another
+        device.  So it must not change while the factors are in use.  By default a copy is made.
     check_finite : bool
         Raise an InputError if a holds NaN or Inf.
     assume_a : {None, 'general', 'gen'}
         `factor` supports no other structure.
     precision, device
-        As in `solve`.  With 'auto', a stack is factored in FP64 on its device.  With another precision than
-        'auto' and 'fp64', the matrices of a stack are factored one by one, which takes longer.
+        As in `solve` for assume_a='general'.  With 'auto', a stack is factored in FP64 on its device.  With
+        another precision than 'auto' and 'fp64', the matrices of a stack are factored one by one, which takes
+        longer.
     nrhs : int
         Expected number of right-hand sides of a solve; it affects the choice of the precision and of the
         device.

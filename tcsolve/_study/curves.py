@@ -74,8 +74,7 @@ def _histories_of(figure, rows, names, every, groups, shared):
     heading(
         figure,
         f"Backward error after each step{some}: marks are recomputed errors, the last one that of the x that "
-        "is returned; lines between them are predictions inside of Krylov methods; the dotted line is the "
-        "bound",
+        "is returned; inside of Krylov methods, the lines follow predictions; the dotted line is the bound",
         shared,
     )
     rows = axes[0].get_subplotspec().get_gridspec().nrows

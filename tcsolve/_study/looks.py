@@ -164,9 +164,9 @@ def _usual(key, found, row):
 def _parted(words, most):
     """Return lists of at most `most` plans; plans that differ only in the update stay together.
 
-    The plans of a list also differ in at most one other field.  If this takes too many lists, the plans of a
-    list only need to have the same method.  If this takes too many, too, any plans may share a list.  At most
-    one list more than the smallest number is allowed.
+    The plans of a list also differ in at most one other field.  If this takes too many lists, two or more
+    above the smallest possible number, the plans of a list only need to have the same method.  If this takes
+    too many, too, any plans may share a list.
     """
     if len(words) <= most:
         return [list(words)]

@@ -22,8 +22,8 @@ REFINING = ("method", "inner_tol", "contraction", "basis", "max_steps", "precond
 class FactorsInTurn:
     """The factors of a matrix for one plan after the other.
 
-    On the CPU, a plan gets the factors of the plan before it if the two differ only in how they refine.  This
-    does not hold for plans with a fallback, with update='auto' or with method='cg'.
+    On the host, a plan gets the factors of the plan before it if the two differ only in how they refine.
+    This does not hold for plans with a fallback, with update='auto' or with method='cg'.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The reach of plain refinement with FP32-grade factors."""
+"""The reach of classical refinement with fp32 and fp16x3 factors."""
 
 import json
 

@@ -150,7 +150,7 @@ def test_a_count_is_explained_only_by_a_run(published):
         return published.verdict_scaling(row | {"rounded once": once})
 
     assert verdict(6, 5, [30], [30]) == published.AGREE
-    assert verdict(6, 30, [6, 6, 30], [30]).startswith("with their b")
+    assert verdict(6, 30, [6, 6, 30], [30]).startswith("with random b")
     assert verdict(6, 30, [30], [6]).startswith("with factors that are rounded once")
     assert verdict(17, 30, [17, 30, 30], [11, 11, 17]).startswith("the count depends on b")
     assert verdict(6, 30, [30], [20, 40]) == published.UNEXPLAINED

@@ -187,7 +187,10 @@ def _least_rcond_of_low(b, plan):
 
 
 def _rcond(problem, factors, is_singular, way, request):
-    """Return (rcond or a lower bound of it, whether this is enough); 0 if A is singular or this is open."""
+    """Return (rcond or a lower bound of it, whether no further test of rcond is needed).
+
+    The number is 0 if A is singular, or if FP32 factors do not show that A is regular.
+    """
     dtype, least = problem.dtype, problem.least
     if way is GENERAL_IN_FP32:
         return _rcond_of_regular(problem, factors, request)

@@ -9,7 +9,7 @@ __all__ = ["TransposedLadder"]
 
 
 class TransposedLadder:
-    """The `Ladder` of A^T, which shares its steps, factors and memory with the ladder of A.
+    """The `Ladder` of A^T, which shares its rungs, factors and memory with the ladder of A.
 
     It has the attributes of a `Ladder` that a `Solve` uses.
     """

@@ -293,7 +293,8 @@ class Solve:
                 break
             ladder.fell_back = True
             mark = ladder.phases.mark()
-        if state is None:  # every factorization had a bad pivot
+        if state is None:
+            # Each rung had a bad pivot, or was given up after a trial with a few columns.
             x = xp.full(rhs.shape, xp.nan, rhs.dtype)
             return _Found(x, total, np.full(k, np.nan), False, history)
         x, error, met = state.x, state.error, state.all_converged

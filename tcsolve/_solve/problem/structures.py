@@ -17,8 +17,8 @@ BANDS = {
     "upper triangular": (0, math.inf),
     "lower triangular": (math.inf, 0),
 }
-# A matrix is treated as banded if it has at most two, or at most n / NARROW_BAND, diagonals besides the main
-# one.
+# `by_bandwidth` calls a matrix banded if it has at most two, or at most n / NARROW_BAND, diagonals besides
+# the main one.
 NARROW_BAND = 8
 # Up to FEW_ROWS rows and from MANY_ROWS on, NumPy compares a matrix with its transpose in less time than
 # SciPy.  Large matrices are compared in blocks of TILE rows and columns, which stay in the cache.
@@ -95,9 +95,10 @@ def detected(a):
 
 
 def by_bandwidth(a):
-    """Return what `detected` returns, without reading the first and last rows and columns before the others.
+    """Return (structure, bandwidths) of the NumPy matrix a (n, n), from its bandwidths alone.
 
-    For a matrix with many zeros this is faster.
+    `detected` reads the first and last rows and columns first.  For a matrix with many zeros, this function
+    is faster.
     """
     below, above = bands = scipy.linalg.bandwidth(a)
     if (below + above) * NARROW_BAND <= len(a) or below + above <= 2:
@@ -124,7 +125,7 @@ def contradicts(ops, a, structure, lower):
 
     For a symmetric, Hermitian or positive definite matrix, one triangle is not read.  It must be zero, or the
     mirror image of the other one up to 4 n eps times the largest entry.  For other structures, entries
-    outside of the triangle or the band must be zero.  A NaN never contradicts.
+    outside of the triangle or the band must be zero.  A NaN that is not read never contradicts.
 
     Parameters
     ----------

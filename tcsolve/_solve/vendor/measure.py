@@ -94,9 +94,9 @@ def measure(ops, system, y, info, board):
 def measure_again(ops, system, y, residuals=None):
     """Return (x, board) for other answers, the rows of y (m, k, n), in FP64 or complex128.
 
-    `system` has no band: its matrices have all entries that the structure describes.  `residuals`, an array
-    like y, receives b - A x.  The rows of the board are those of `measure`, but those of the random vectors
-    and of the factors stay zero.
+    `system` may have a band only if `measure_large` measures it.  Otherwise its matrices have all entries
+    that the structure describes.  `residuals`, an array like y, receives b - A x.  The rows of the board are
+    those of `measure`, but those of the random vectors and of the factors stay zero.
     """
     a, b, (m, _, k) = system.a, system.b, system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
@@ -138,7 +138,8 @@ class _Look(NamedTuple):
 
     codes: np.ndarray  # CONVERGED, REDO, or the code of a factorization that broke down
     error: np.ndarray  # (m, k), backward errors
-    least: np.ndarray  # an estimate of rcond from the random vectors
+    # an estimate of rcond from the random vectors, or rcond from A^-1 (see `System.exact`)
+    least: np.ndarray
     is_near: np.ndarray  # True if rcond may be below epsilon
     is_safe: np.ndarray  # True if the norms of A are not extreme
     apart: np.ndarray  # True if entries that are not read contradict the structure

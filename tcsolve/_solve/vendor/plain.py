@@ -31,19 +31,21 @@ __all__ = ["plain_answer_there"]
 
 # The largest n for this module; for larger systems the calls of the host do not matter.
 LARGEST = 2048
-# If more than one in RARE systems is not plain, the general code solves all of them.
+# If one launch solves the systems, and more than one in RARE of them is not plain, the general code solves
+# all of them.
 RARE = 4
 
 
 def plain_answer_there(a, b, assume_a, lower, check_finite):
     """Return x for CuPy arrays, or None if the general code must solve the systems.
 
-    The general code must solve systems that this module has no method for, and stacks in which too many
-    systems are not plain.
+    The general code must solve systems that this module has no method for, and a single general system that
+    the ladder must solve.  If one launch solves the systems, and more than a quarter of them are not plain,
+    the general code must solve all of them.
 
     A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
-    If at most a quarter of the systems of a stack are not plain, their statuses raise the usual errors and
-    warnings.  x has the bits that the general code would give.  The arguments are those of `tcsolve.solve`.
+    The statuses of systems that are not plain raise the usual errors and warnings.  x has the bits that the
+    general code would give.  The arguments are those of `tcsolve.solve`.
     """
     if not (is_cupy(a) and is_cupy(b)) or a.dtype != b.dtype or type(lower) is not bool:
         return None

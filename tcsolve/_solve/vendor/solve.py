@@ -64,9 +64,9 @@ __all__ = [
 # longer.  Devices with less than FAST flop/s in FP64 have other limits: for one right-hand side, and for
 # several.  For several, the refinement that follows our LU has more launches.
 LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
-# Bytes of the factors that are computed at a time for a long stack; the largest number of systems that one
-# call of `factor_and_solve` takes; and the largest number of systems that the host checks as fast as the
-# device does.
+# Bytes of the factors that are computed at a time for a long stack; the largest number of systems in a part
+# of a stack, if `solve_at_once` solves the parts; and the largest number of systems that the host checks as
+# fast as the device does.
 CHUNK_BYTES, CHUNK, ON_HOST = 1 << 29, 1 << 19, 4096
 
 
@@ -272,7 +272,10 @@ def _solve_some(ops, system):
 
 
 def solved_together(ops, system):
-    """Tell whether `answer_by_factors` can solve a stack: together, and with a look of the host at each system."""
+    """Tell whether `answer_by_factors` can solve a stack of several systems.
+
+    All of them must fit into one part, and must be so few that the host can check each.
+    """
     m = len(system.a)
     return m <= ON_HOST and 1 < m <= _chunk(ops, system)
 
@@ -280,8 +283,8 @@ def solved_together(ops, system):
 def answer_by_factors(ops, system, batch, shape, check_finite):
     """Solve one system or a short stack; return (x, its `Solution`), or None if the ladder must solve it.
 
-    Return (x, None) if all systems are `ordinary` and meet the bound, a single one after at most one
-    correction.  `batch` and `shape` are the shapes of the stack and of x.
+    Return (x, None) if all systems are `ordinary` and meet the bound.  If there is only one system, it may
+    need one correction for this.  `batch` and `shape` are the shapes of the stack and of x.
     """
     m, _, k = system.b.shape
     start, board = time.perf_counter(), ops.xp.zeros((SEEN + MEASURED + 2 * k, m))

@@ -170,8 +170,8 @@ def read_matrix(ops, a, structure, lower, check_finite):
 def contradicting(seen, system):
     """Tell which matrices contradict the structure, from the array `seen` of `vendor.read_as`.
 
-    The rule is that of `structures.contradicts`.  Mirror images may be zero, or differ by rounding.  All
-    other unread entries must be zero.
+    The rule is that of `structures.contradicts`, but here a NaN that is read does not contradict either.
+    Mirror images may be zero, or differ by rounding.  All other unread entries must be zero.
     """
     difference, size, beyond = seen[:3]
     return (beyond != 0) & ~(difference <= tolerance(system) * size)
