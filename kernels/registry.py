@@ -16,7 +16,7 @@ In lu/:
 In solve/:
 
 - survey: tcs_row_stats, tcs_col_stats, tcs_survey, tcs_add_chunks, tcs_extremes, tcs_cast_scaled,
-  norms, and the equilibrated FP32 copy of A
+  norms, and the FP32 copy of A, which may be scaled
 - triangular_solve: tcs_solve_triangle, triangular solve for a few right-hand sides
 - invert_diagonal_blocks: tcs_invert_blocks, inverses of diagonal blocks for triangular_solve;
   tcs_begin_triangle, the same for a single triangle, and the right-hand sides of its solve

@@ -11,8 +11,8 @@ constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
 constexpr bool TRADED = TILES == 2 && !IN_TURN && DENSE && N % 8 == 0 && (OUT_SIZE == 2 || N >= 32);
 constexpr int RUN = IN_TURN || TRADED ? 4 : 2;
 constexpr bool IN_RUNS = DENSE && N % RUN == 0, GATHERED = DENSE && (!IN_RUNS || BULK);
-// A warp gathers its rows of a result, or two results.  Their addresses in shared and in global memory are equal modulo
-// 16.
+// A warp gathers its rows of one result or, if TWO, all rows of two results.  Their addresses in shared and in global
+// memory are equal modulo 16.
 constexpr int GATHERED_ROWS = TWO ? 2 * M : M < 16 * HEIGHT ? M : 16 * HEIGHT;
 static_assert(!BULK || (DENSE && M * N * OUT_SIZE % 16 == 0), "whole words are copied");
 constexpr int GATHERED_BYTES = GATHERED ? ((GATHERED_ROWS * N * OUT_SIZE + 15) & ~15) + 16 : 0;

@@ -11,8 +11,8 @@
 // vectors, are eliminated in registers.  Thread (u, v) has the rows u + TALL r, TALL = THREADS / ACROSS; pair c of a
 // row has the columns SLOTS c + 2 v and the next.  After SLOTS columns, the pairs move one place to the left, so that
 // the next columns are in pair 0 again.  Rows are not moved.  A step subtracts multiples of the pivot row from all
-// other rows, also from those of earlier pivots.  So the right-hand sides become the solutions, without a back
-// substitution, which would take as many steps again.
+// other rows, also from those of earlier pivots.  So the right-hand sides become the solutions times the pivots,
+// without a back substitution, which would take as many steps again.
 //
 // Corrections and the columns of A^-1 are computed by eliminating the matrix in shared memory again.
 //

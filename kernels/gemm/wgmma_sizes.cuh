@@ -8,7 +8,7 @@ static_assert(sizeof(T_LOW) == 2, "wgmma can read transposed operands only in 16
 constexpr int CONSUMERS = 2;                       // warpgroups that multiply, 64 rows each
 constexpr int GROUP_THREADS = 128, WARPS_IN_GROUP = GROUP_THREADS / WARP;
 constexpr int THREADS = (1 + CONSUMERS) * GROUP_THREADS;
-constexpr int PANEL = 64;                          // rows (columns) and k of a box of the copy engine
+constexpr int PANEL = 64;                          // rows (columns) of a box of the copy engine, and its length along k
 constexpr int PANEL_BYTES = PANEL * PANEL * 2;
 constexpr int BLOCK_M = CONSUMERS * PANEL, BLOCK_N = REFINE ? 128 : 256, BLOCK_K = PANEL;
 constexpr int PANELS_A = BLOCK_M / PANEL, PANELS_B = BLOCK_N / PANEL;

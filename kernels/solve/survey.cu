@@ -1,4 +1,4 @@
-// Norms of the rows and columns of A, and the FP32 copy of A, scaled by powers of two.
+// Norms of the rows and columns of A, and the FP32 copy of A, which may be scaled by powers of two.
 //
 //   A is m x n of T_IN, row-major, leading dimension lda; COMPLEX 1: (re, im) pairs, n and lda count pairs.
 //

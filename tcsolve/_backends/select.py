@@ -115,7 +115,7 @@ def _captures(cupy):
 
 
 def uses_cupy():
-    """Tell whether this process has imported CuPy, so that no time is needed to start the use of a GPU."""
+    """Tell whether this process has imported CuPy; if so, no time is counted for starting to use a GPU."""
     return "cupy" in sys.modules
 
 

@@ -1,9 +1,8 @@
 """Products with the inverse of M = P^T L U, for computed factors L and U, accurate to about their last bit.
 
-Substitution in FP64 gives M^-1 y with a
-relative error of up to about the condition number of M times 2**-53.  GMRES with left preconditioning needs
-M^-1 A v more accurately [1]_, so M w = y is refined like any system: with residuals in double-double, and the
-same factors.
+Substitution in FP64 gives M^-1 y with a relative error of up to about the condition number of M times 2**-53.
+GMRES with left preconditioning needs M^-1 A v more accurately [1]_, so M w = y is refined like any system:
+with residuals in double-double, and the same factors.
 
 References
 ----------

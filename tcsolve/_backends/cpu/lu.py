@@ -180,7 +180,8 @@ class HostLU:
             bound[0] = 1
         if how.native:
             return functools.partial(_subtract_native, l)
-        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)  # no entry of L is above 1
+        # |l| is at most about 1, or sqrt(2) if complex; `bound` reports exceptions.
+        scaled = l * l.dtype.type(2.0**TOP_EXPONENT)
         if how.products == 1:
             return functools.partial(_subtract_rounded, how, (_rounded(scaled, how.format),))
         return functools.partial(_subtract_rounded, how, _split(scaled, how.format))

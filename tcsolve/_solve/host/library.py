@@ -72,7 +72,7 @@ class LUEach:
         return rhs
 
     def diagonal(self):
-        """Return the pivots (m, n), and the signs of the permutations (m,)."""
+        """Return the diagonals of U (m, n), and the signs of the permutations (m,)."""
         return np.diagonal(self._lu, axis1=1, axis2=2), _signs(self._pivots)
 
     def taken(self, which):
@@ -116,7 +116,7 @@ class LUAcross:
         return rhs
 
     def diagonal(self):
-        """Return the pivots (m, n), and the signs of the permutations (m,)."""
+        """Return the diagonals of U (m, n), and the signs of the permutations (m,)."""
         return np.diagonal(self._t), _signs(self._pivots)
 
     def taken(self, which):

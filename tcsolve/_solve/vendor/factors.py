@@ -39,7 +39,7 @@ class InParts:
         return rhs
 
     def diagonal(self):
-        """Return the pivots (m, n), and the signs of the permutations (m,)."""
+        """Return the diagonals of U (m, n), and the signs of the permutations (m,)."""
         diagonals, signs = zip(*(part.diagonal() for part in self._parts), strict=True)
         return self._xp.concatenate(diagonals), self._xp.concatenate(signs)
 

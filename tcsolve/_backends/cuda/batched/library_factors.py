@@ -248,7 +248,7 @@ class LU:
         return self._lu.nbytes + self._swaps.nbytes + by_products
 
     def diagonal(self):
-        """Return the pivots (1, n), and the sign of the permutation (1,)."""
+        """Return the diagonal of U (1, n), and the sign of the permutation (1,)."""
         return cupy.diagonal(self._lu)[None], _signs(self._swaps[None])
 
     def taken(self, which):
@@ -278,7 +278,7 @@ class StackLU:
         return self._lu.nbytes + (0 if self._pivots is None else self._pivots.nbytes)
 
     def diagonal(self):
-        """Return the pivots (m, n) and the signs of the permutations (m,).
+        """Return the diagonals of U (m, n), and the signs of the permutations (m,).
 
         Not for a result of `taken`: its array still has all matrices.
         """

@@ -38,7 +38,7 @@ from tcsolve.kernels.product_shapes import WGMMA_DEPTH, WGMMA_ROWS, wmma_shape, 
 
 __all__ = ["RUN", "fastest", "gemm", "require_formats"]
 
-# Number of rows and columns of a tile of gemm_naive.cu.
+# Number of rows and columns of C that a block of gemm_naive.cu computes: 2 x 2 tiles.
 NAIVE_TILE = 32
 # Number of blocks of gemm_wgmma.cu in a cluster, which share the tiles of one operand.
 CLUSTER = 2

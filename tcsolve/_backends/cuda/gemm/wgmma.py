@@ -131,8 +131,8 @@ class Bound:
       elimination preserves this.
     - A block of A that becomes L or U is less than ROOM times as large as U, except in rare cases.
 
-    So the powers of two that scale these blocks are known without reading the blocks.  If an entry is larger
-    than its bound, beyond[0] becomes 1.
+    So the powers of two that scale these blocks are known without reading the blocks.  beyond[0] becomes 1
+    if |l| > 1, if a scaled entry of another block is larger than SLACK * TOP, or if an entry is NaN.
     """
 
     def __init__(self, beyond, scale, alpha):
@@ -221,7 +221,7 @@ class _Triangle:
         return cls(how, multiprocessors, bound, parts, (by, alpha))
 
     def _divide(self, x):
-        """Split x; return (hi, lo), alpha and the tile counters, for its product with the triangle."""
+        """Split x; return (hi, lo), alpha and words that count tiles, for its product with the triangle."""
         bound, (parts, *args) = self._bound, _room(x, self._how)
         if bound is None:
             scale, alpha, work = _scale(x, 1.0, self._by, self._multiprocessors)
@@ -321,8 +321,9 @@ def _split(how, first, second, *, bound=None, limit=0.0, part=1.0, found=None):
     """Split up to two matrices.
 
     The first is scaled by a number, the second by a number on the device times `part`.  With a `Bound`,
-    entries larger than `limit` are reported in it.  With `found`, the kernel finds the second number itself.
-    It stores this number in found[0], and the factor `alpha` of the product of the matrices in found[1].
+    scaled entries that are larger than `limit`, or NaN, are reported in it.  With `found`, the kernel finds
+    the second number itself.  It stores this number in found[0], and the factor `alpha` of the product of the
+    matrices in found[1].
     """
     blocks = sum(split_blocks(rows, cols) for _, _, rows, cols, *_ in (first, second))
     args = *first, *second, part, bound and bound.beyond, limit, found, TOP
