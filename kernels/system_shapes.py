@@ -53,7 +53,7 @@ CHOLESKY_FROM, CHOLESKY_COLUMNS, CHOLESKY_ALONE = 33, 64, 256
 # Number of columns of a panel of solve_block.cu.
 BLOCK_PANEL = 8
 # The largest number of doubtful systems of which a kernel tells the host all numbers; as in small_solve.cuh.
-TOLD = 32
+TOLD = 256
 # Largest number of bytes of static shared memory of solve_jordan.cu, solve_block.cu and solve_cholesky.cu.
 STATIC = 1024
 # (largest number of rows, threads, columns of a block) of solve_across.cu, for real and for complex matrices;

@@ -2,6 +2,7 @@
 
 import numpy as np
 import scipy.linalg
+from tcsolve.kernels.system_shapes import TOLD
 
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._solve.vendor.measure import limits
@@ -142,7 +143,7 @@ class HostVendor:
         board = np.empty((9 + 2 * b.shape[2], len(a)))
         x = self.solve_at_once(a, b, kind, band, limits[0], board)
         few = np.flatnonzero(doubtful(board, b.shape[2], limits, kind in TRIANGULAR))
-        is_told = 0 < few.size <= 32 and len(a) > 1
+        is_told = 0 < few.size <= TOLD and len(a) > 1
         return x, few, board[:, few] if is_told else None
 
     def measure_large(self, a, band, y, b, info, board, *, residuals=None, hermitian=False):

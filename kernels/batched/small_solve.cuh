@@ -42,7 +42,7 @@
 // Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger than with two.
 constexpr int PROBES = sizeof(T_A) == sizeof(double) ? 1 : 2, SIDES = 1 + PROBES;
 constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
-constexpr int TOLD = 32;  // doubtful systems whose numbers are told to the host
+constexpr int TOLD = 256;  // doubtful systems whose numbers are told to the host
 
 struct Given { T_A part[PARTS]; };  // an entry of the caller's arrays
 struct Entry { double part[PARTS]; };  // a number

@@ -16,6 +16,7 @@ from tcsolve._locks import no_fork
 __all__ = [
     "clear_cache",
     "cuda_available",
+    "cupy_ops_for",
     "gpu_name",
     "numpy_ops",
     "ops_for",
@@ -159,6 +160,11 @@ def ops_for(*arrays):
         )
     if not on_device.pop():
         return numpy_ops
+    return cupy_ops_for(*arrays)
+
+
+def cupy_ops_for(*arrays):
+    """Return the `Ops` for CuPy arrays, which must be all on the current device."""
     require_usable(*arrays)
     return _cupy_ops()
 

@@ -8,11 +8,12 @@ factored or eliminated by several launches.
 import functools
 import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 
 from tcsolve._arrays import is_cupy
-from tcsolve._backends.select import ops_for
+from tcsolve._backends.select import cupy_ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._solution import contradicted, raise_or_warn
 from tcsolve._solve.vendor.factors import Later
@@ -49,47 +50,45 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     """
     if not (is_cupy(a) and is_cupy(b)) or a.dtype != b.dtype or type(lower) is not bool:
         return None
-    form = _form_of(a.shape, b.shape, a.dtype.char, assume_a, lower)
+    ops = cupy_ops_for(a, b)
+    device = a.size and a.data.device_id
+    form = _form_of(ops, device, a.shape, b.shape, a.dtype.char, assume_a, lower)
     if form is None:
         return None
-    ops = ops_for(a, b)
-    if ops.vendor is None:
-        return None
-    (shape, kind, band, of_one), dtype = form, a.dtype
-    m, n, k = shape
-    at_once = ops.vendor.bytes_at_once(of_one, shape, dtype, kind, band) is not None
-    args = a.reshape(m, n, n), b.reshape(shape), kind, band, bool(band and band[2]), False, of_one
-    system = System(*args, exact=at_once)
-    if not at_once:
-        if not (_takes_one(ops, kind, n, k) if of_one else solved_together(ops, system)):
-            return None
-        batch = a.shape[:-2]
-        found = ops.guarded(answer_by_factors)(ops, system, batch, b.shape, check_finite)
-        if found is None:
-            return None
-        x, report = found
-        if report is not None:
-            raise_or_warn(report)
-        return x
-    judged = ops.guarded(ops.vendor.solve_and_judge)(*args[:4], limits(system), alone=of_one)
+    (m, n, _), of_x, batch = form.shape, b.shape, a.shape[:-2]
+    if a.ndim != 3:
+        a, b = a.reshape(m, n, n), b.reshape(form.shape)
+    if form.limits is None:
+        return _answer_by_factors(ops, form.system(a, b), batch, of_x, check_finite)
+    args = a, b, form.kind, form.band, form.limits
+    judged = ops.guarded(ops.vendor.solve_and_judge)(*args, alone=form.alone)
     x, few, _ = judged
-    if len(few) * RARE > m:
-        return None
     if len(few):
-        ops.guarded(_settle_doubtful)(ops, system, judged, a.shape[:-2], check_finite)
-    return x.reshape(b.shape)
+        if len(few) * RARE > m:
+            return None
+        ops.guarded(_settle_doubtful)(ops, form.system(a, b), judged, batch, check_finite)
+    return x if len(of_x) == 3 else x.reshape(of_x)
 
 
-def _takes_one(ops, kind, n, k):
-    return kind != "general" or suits_vendor(ops, n, k)
+class _Form(NamedTuple):
+    """What follows from the shapes, the dtype, and `assume_a`."""
+
+    shape: tuple  # (m, n, k)
+    kind: str  # as in `System`, and so are band and alone
+    band: tuple | None
+    alone: bool
+    # The argument of `vendor.solve_and_judge`, or None if one launch does not solve the systems.
+    limits: tuple | None
+
+    def system(self, a, b):
+        """Return the `System` for a (m, n, n) and b (m, n, k)."""
+        args = self.kind, self.band, bool(self.band and self.band[2]), False, self.alone
+        return System(a, b, *args, exact=self.limits is not None)
 
 
 @functools.lru_cache(maxsize=256)
-def _form_of(of_a, of_b, char, assume_a, lower):
-    """Return ((m, n, k), kind, band, whether it is no stack) for two shapes, or None if they do not fit.
-
-    kind and band are those of `System`.
-    """
+def _form_of(ops, device, of_a, of_b, char, assume_a, lower):
+    """Return the `_Form` for two shapes, on the current device, or None if they do not fit."""
     n = of_a[-1] if len(of_a) > 1 and of_b else 0
     if char not in "fdFD" or assume_a not in STRUCTURES or not 0 < n <= LARGEST or of_a[-2] != n:
         return None
@@ -101,7 +100,29 @@ def _form_of(of_a, of_b, char, assume_a, lower):
         return None
     if of_b != (*of_a[:-1], *(() if vector else (k,))):
         return None
-    return (m, n, k), kind, band_of(structure, lower, np.dtype(char)), len(of_a) == 2
+    dtype, alone = np.dtype(char), len(of_a) == 2
+    how = kind, band_of(structure, lower, dtype), alone
+    if ops.vendor.bytes_at_once(alone, (m, n, k), dtype, *how[:2]) is None:
+        return _Form((m, n, k), *how, None)
+    like = functools.partial(np.broadcast_to, np.zeros((), dtype))
+    system = _Form((m, n, k), *how, ()).system(like((m, n, n)), like((m, n, k)))
+    return _Form((m, n, k), *how, limits(system))
+
+
+def _answer_by_factors(ops, system, batch, shape, check_finite):
+    """Return x, or None if the general code must solve the systems; raise or warn as their statuses say."""
+    if system.alone:
+        _, n, k = system.b.shape
+        takes = system.kind != "general" or suits_vendor(ops, n, k)
+    else:
+        takes = solved_together(ops, system)
+    found = takes and ops.guarded(answer_by_factors)(ops, system, batch, shape, check_finite)
+    if not found:
+        return None
+    x, report = found
+    if report is not None:
+        raise_or_warn(report)
+    return x
 
 
 def _settle_doubtful(ops, system, judged, batch, check_finite):

@@ -12,6 +12,7 @@ from bounds import MET, host, ratio
 from fuzz.runner import kind_named, rng_of
 from fuzz.solving import drawn_system
 from structures import KINDS, as_read, matrices, right_hand_sides
+from tcsolve.kernels.system_shapes import TOLD
 from vendor_on_host import HostVendor, HostVendorOps, boards
 
 import tcsolve
@@ -636,8 +637,8 @@ def test_large_matrices_of_a_stack_are_as_accurate_as_single_ones(road):
 # ---- long stacks -------------------------------------------------------------------------------
 
 
-# One launch tells the numbers of up to 32 systems.  If these are more than a quarter, all are solved again.
-@pytest.mark.parametrize("n, count", [(3, 1), (3, 32), (3, 33), (3, 1500), (20, 33)])
+# One launch tells the numbers of up to TOLD systems.  If these are more than a quarter, all are solved again.
+@pytest.mark.parametrize("n, count", [(3, 1), (3, TOLD), (3, TOLD + 1), (3, 1500), (20, TOLD + 1)])
 def test_ill_conditioned_systems_of_a_long_stack_have_their_status(road, n, count):
     m, rng = 4100, np.random.default_rng(n)
     bad = np.sort(rng.choice(m, count, replace=False))

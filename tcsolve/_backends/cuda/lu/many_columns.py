@@ -1,9 +1,8 @@
 """Triangular solves of many right-hand sides with FP32 factors, by products of cuBLAS.
 
 A triangle is halved until its blocks are those with known inverses.  A diagonal block is solved by a product
-with its inverse, and the other blocks are multiplied (N. J. Higham, Accuracy and Stability of Numerical
-Algorithms, section 8.4).  The host takes longer to launch these products than the device takes to compute
-them, so they are recorded if the factors are on a tape.
+with its inverse, and the other blocks are multiplied.  The host takes longer to launch these products than
+the device takes to compute them, so they are recorded if the factors are on a tape.
 """
 
 import cupy

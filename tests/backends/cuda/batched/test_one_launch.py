@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from bounds import ratio
 from switches import skip_or_fail
+from tcsolve.kernels.system_shapes import TOLD
 
 import tcsolve
 from tcsolve import Status
@@ -262,9 +263,9 @@ def test_a_few_ill_conditioned_systems_of_a_plain_stack_are_named(n, m, cupy):
         tcsolve.solve(a, b)
 
 
-@pytest.mark.parametrize("count", [1, 32, 33, 2500])
+@pytest.mark.parametrize("count", [1, TOLD, TOLD + 1, 2500])
 @pytest.mark.parametrize("n", [3, 16, 40, 100])
-def test_the_numbers_of_up_to_32_doubtful_systems_are_told(n, count, cupy):
+def test_the_numbers_of_few_doubtful_systems_are_told(n, count, cupy):
     from tcsolve._backends.cuda.batched import vendor
 
     a, b = stack(cupy, 3000, n, "d")
@@ -277,7 +278,7 @@ def test_the_numbers_of_up_to_32_doubtful_systems_are_told(n, count, cupy):
         _, doubtful, found = vendor.solve_and_judge(*args, (1.0, 1e-13, 1e100, -1.0))
 
         assert np.array_equal(doubtful, bad)
-        assert (found is None) == (count > 32)
+        assert (found is None) == (count > TOLD)
         assert found is None or np.array_equal(found, board.get()[:, bad], equal_nan=True)
 
 
