@@ -330,7 +330,7 @@ def page(facts, rows):
         f"or {1e3 * SMALL_SECONDS:g} ms more, whichever is longer.  For larger n it is {LARGE_FACTOR:g} "
         "times the time of the peer; if there are n right-hand sides, the time of one product A X is added.  "
         f"For triangles of this size it is {TRIANGLE_FACTOR:g} times, because verifying costs as much as "
-        f"solving.  {kept} of {asked} rows are ok."
+        f"solving.  Rows of condition 1e12 have no limit.  {kept} of {asked} rows are ok."
     )
     first = [
         f"{row['name']}, n = {row['n']}, {row['columns']} right-hand sides: "

@@ -72,9 +72,8 @@ def system(case):
         return v if case.char == real else v + 1j * rng.standard_normal(shape, real)
 
     a = normal(case.count, case.n, case.n)
-    if (
-        case.kind == "positive definite"
-    ):  # the eigenvalues are about between 1 / 2 and 5 / 2; for small n they vary more
+    if case.kind == "positive definite":
+        # The eigenvalues are about between 1 / 2 and 5 / 2.  For small n they vary more, so 3 / 2 more is added.
         a += cupy.swapaxes(a, 1, 2)
         a /= 2 * math.sqrt(2 * case.n)
         a += (3.0 if case.n <= 64 else 1.5) * cupy.eye(case.n, dtype=case.char)

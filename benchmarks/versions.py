@@ -8,7 +8,8 @@
 The time of the same code can differ by 10 % between two processes.  So there are several rounds, and in each
 round each version runs in a new process on the same GPU.  The versions take turns, and their order
 alternates.  In a turn, a call is repeated, and the first calls are not counted.  Wall clock with an idle
-device before and after.  Every answer is checked before it is timed.
+device before and after; for the LU of HPL-MxP, the time that the library reports.  Every answer is checked
+before it is timed.
 
 The times are medians over all rounds.  The ratio of a round is that of its medians.  The table has the median
 of these ratios, and the smallest and the largest.  "(slower)" marks a median above 1.02.

@@ -39,7 +39,7 @@ class Plan:
         Arithmetic of the trailing update.  'fp32' and 'fp64' use the LU of cuSOLVER or LAPACK.  'fp16@h200',
         for instance, emulates the tensor cores of that GPU bit for bit, and 'fp16@each' rounds the result of
         every operation of the LU.  'auto' selects the update that is predicted to be fastest, as
-        ``precision='auto'`` does; the other fields still apply.
+        ``precision='auto'`` of `factor` does; the other fields still apply.
     block : int, optional
         Number of columns of a panel.  By default it is chosen from the size and the device.
     fallback : bool

@@ -237,15 +237,15 @@ class Solution:
         smallest one.
     history : tuple of HistoryPoint
         One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
-        the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK, cuBLAS
-        or cuSOLVER solves in FP64 without the loop of refinement.  It may be empty if x has no entries, or
-        the status is SINGULAR, NOT_POSITIVE_DEFINITE or NONFINITE_INPUT.
+        the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK or a GPU
+        solves in FP64 without the loop of refinement.  It may be empty if x has no entries, or the status is
+        SINGULAR, NOT_POSITIVE_DEFINITE or NONFINITE_INPUT.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
-        stack, and a system that cuBLAS or cuSOLVER solves in FP64, has one phase, 'solve' or 'factor', for
-        all but 'transfer'.  The total may differ from the sum of the phases.  On a GPU the condition is
-        estimated during the refinement, and 'rcond' is only the time after it.  If the estimate needs a more
-        precise factorization, 'factor' includes the time of that factorization too.
+        stack, and a system that a GPU solves in FP64 without the loop of refinement, has one phase, 'solve'
+        or 'factor', for all but 'transfer'.  The total may differ from the sum of the phases.  If a GPU
+        estimates the condition during the refinement, 'rcond' is only the time after it.  If the estimate
+        needs a more precise factorization, 'factor' includes the time of that factorization too.
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  On a GPU, the prediction of a rung is compared with the free memory before the

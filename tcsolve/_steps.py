@@ -2,7 +2,7 @@
 
 - 'check': the arguments are checked.
 - 'place': the device that computes is determined.
-- 'guard': from here on, missing memory raises a DeviceMemoryError.
+- 'guard': from here on, missing memory of a device raises a DeviceMemoryError.
 - 'move' and 'moved': a and b are copied to another device, and are there.
 
 A call takes no step twice, with two exceptions.  A call that moves its arrays guards both devices.  A call
@@ -34,7 +34,7 @@ def observed():
 
 
 def guarded(ops, function, again=True):
-    """Return a function that calls `function`, and raises a DeviceMemoryError when memory runs out.
+    """Return a function that calls `function`, and raises a DeviceMemoryError if a device has no memory left.
 
     `again` is as for `Ops.guarded`.
     """

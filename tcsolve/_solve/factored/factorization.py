@@ -50,10 +50,11 @@ class Factorization:
 
     `tcsolve.factor` makes it.  If a right-hand side does not converge with the current factors, the next more
     precise factorization replaces them, for this solve and all later ones.  On the CPU, with
-    ``precision='auto'``, each solve with FP32 factors is predicted to lose some time compared with FP64
-    factors.  When the sum of these losses reaches the additional time of an FP64 factorization, FP64 factors
-    replace the FP32 factors.  Threads may share a factorization; its methods run one at a time.  On the CPU
-    it can be copied and pickled.  On a device it cannot, and a forked child process cannot use it.
+    ``precision='auto'`` and a matrix in FP64, each solve with FP32 factors is predicted to lose some time
+    compared with FP64 factors.  When the sum of these losses reaches the additional time of an FP64
+    factorization, FP64 factors replace the FP32 factors.  Threads may share a factorization; its methods run
+    one at a time.  On the CPU it can be copied and pickled.  On a device it cannot, and a forked child
+    process cannot use it.
 
     Attributes
     ----------

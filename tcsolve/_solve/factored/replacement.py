@@ -26,7 +26,8 @@ class Replacement:
     Attributes
     ----------
     allowed : bool
-        Whether the factors may be replaced: on the host, if the caller has named no precision.
+        Whether the factors may be replaced: on the host, for a matrix in FP64, if the caller has named no
+        precision, allows a fallback, and has not asked for 'cg'.
     solves : int
         Number of solves with these factors so far.
     lost : float

@@ -80,8 +80,7 @@ def _check_engine(engine, product, arch):
         return
     if product.native:
         raise DeviceError(
-            f"engine {engine!r} multiplies on tensor cores, and {product.precision!r} is not one of "
-            "their formats; use engine='auto'"
+            f"engine {engine!r} has no products in {product.precision!r}; use engine='auto'"
         )
     require_formats(product, arch)
     if engine != "wgmma":
