@@ -141,7 +141,7 @@ def multiply_small(rng):
 
 
 def multiply_not_finite(rng):
-    """Multiply FP32 matrices with a NaN and an Inf, for results in FP32 and FP16; end with 1 if one is wrong."""
+    """Multiply FP32 matrices with a NaN and an Inf; end with 1 if a result in FP32 or FP16 is wrong."""
     import cupy
 
     import tcsolve

@@ -73,7 +73,8 @@ def system(case):
 
     a = normal(case.count, case.n, case.n)
     if case.kind == "positive definite":
-        # The eigenvalues are about between 1 / 2 and 5 / 2.  For small n they vary more, so 3 / 2 more is added.
+        # The eigenvalues are about between 1 / 2 and 5 / 2.  For small n they vary more, so 3 / 2 more is
+        # added.
         a += cupy.swapaxes(a, 1, 2)
         a /= 2 * math.sqrt(2 * case.n)
         a += (3.0 if case.n <= 64 else 1.5) * cupy.eye(case.n, dtype=case.char)

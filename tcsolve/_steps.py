@@ -34,7 +34,7 @@ def observed():
 
 
 def guarded(ops, function, again=True):
-    """Return a function that calls `function`, and raises a DeviceMemoryError if a device has no memory left.
+    """Return a function that calls `function`; a DeviceMemoryError tells that a device has no memory left.
 
     `again` is as for `Ops.guarded`.
     """
