@@ -103,7 +103,8 @@ def _form_of(ops, device, of_a, of_b, char, assume_a, lower):
     dtype, alone = np.dtype(char), len(of_a) == 2
     how = kind, band_of(structure, lower, dtype), alone
     if ops.vendor.bytes_at_once(alone, (m, n, k), dtype, *how[:2]) is None:
-        return _Form((m, n, k), *how, None)
+        is_for_ladder = alone and kind == "general" and not suits_vendor(ops, n, k)
+        return None if is_for_ladder else _Form((m, n, k), *how, None)
     like = functools.partial(np.broadcast_to, np.zeros((), dtype))
     system = _Form((m, n, k), *how, ()).system(like((m, n, n)), like((m, n, k)))
     return _Form((m, n, k), *how, limits(system))
@@ -111,13 +112,10 @@ def _form_of(ops, device, of_a, of_b, char, assume_a, lower):
 
 def _answer_by_factors(ops, system, batch, shape, check_finite):
     """Return x, or None if the general code must solve the systems; raise or warn as their statuses say."""
-    if system.alone:
-        _, n, k = system.b.shape
-        takes = system.kind != "general" or suits_vendor(ops, n, k)
-    else:
-        takes = solved_together(ops, system)
-    found = takes and ops.guarded(answer_by_factors)(ops, system, batch, shape, check_finite)
-    if not found:
+    if not (system.alone or solved_together(ops, system)):
+        return None
+    found = ops.guarded(answer_by_factors)(ops, system, batch, shape, check_finite)
+    if found is None:
         return None
     x, report = found
     if report is not None:
