@@ -1,8 +1,9 @@
 """LU solves until convergence with BF16 factors, counted as the program of a thesis counts them.
 
-The program is Itref.jl of B. Vieublé and A. Buttari.  The LU, the first x, and the corrections of LU-IR are
-in BF16, and every operation is rounded.  GMRES has left preconditioning with the factors, and no restart.  It
-has two precisions: that of its vectors, and that of the products with A and M^-1.
+The program is Itref.jl of B. Vieublé and A. Buttari.  The LU, the first x, and the corrections of LU-IR
+(classical refinement) are in BF16, and every operation is rounded.  GMRES has left preconditioning with the
+factors, and no restart.  It has two precisions: that of its vectors, and that of the products with A and
+M^-1.
 """
 
 from typing import Any, NamedTuple

@@ -44,7 +44,7 @@ def lines(facts, rows):
         f"The steps of FGMRES by models on a CPU. '{EACH}': the result of each operation of the LU is "
         f"rounded to FP16, as without tensor cores. '{TENSOR}': the operands of the updates between panels "
         f"of {BLOCK} columns are rounded to FP16, and sums and panels are in FP32. A dash: not solved to the "
-        "bound. 'No LU': a pivot leaves the range of FP16, or is zero; in the LU of type 4 the entries grow.",
+        "bound; 'no LU': a pivot leaves the range of FP16, or is zero. In the LU of type 4 the entries grow.",
         "",
         f"| problem | n | kappa | {EACH} | {TENSOR} |",
         "| --- " * 5 + "|",

@@ -278,11 +278,11 @@ def compile_ahead(pool, unit, arch):
         for low, sums in unit.sums.items()
     ]
     if compiler.supported("gemm_wgmma", arch):
-        common = {"T_LOW": "fp16", "TRANS_A": 0, "TRANS_B": 0, "SCALED": 0}
+        common = {"T_LOW": "fp16", "TRANS_A": 0, "TRANS_B": 0}
+        # The kernels for `gemm` with FP32 operands, and for the update of the LU.
+        kinds = {"CLUSTER": 2, "SCALED": 1}, {"CLUSTER": 1, "SCALED": 0}
         needed += [
-            ("gemm_wgmma", common | {"REFINE": level, "CLUSTER": cluster})
-            for level in (0, 3)
-            for cluster in (1, 2)
+            ("gemm_wgmma", common | kind | {"REFINE": level}) for level in (0, 3) for kind in kinds
         ]
     for name, defines in needed:
         pool.submit(compiler.compile_cubin, name, arch, tuple(sorted(defines.items())))

@@ -121,10 +121,12 @@ def _numbers(file, lines, form, count, kind):
 
 
 def _words(line, each, width, expected, kind):
-    """Return the words of a line of at most `each` numbers of `width` characters; labels may follow them.
+    """Return the words of a line of at most `each` numbers of `width` characters.
 
-    SciPy writes lines whose numbers are narrower than its header says.  So in a line that is too short for
-    the `expected` numbers, words are separated by spaces, or else of equal width.
+    Characters after the place of the last number are ignored: some programs number the lines there.  SciPy
+    writes lines whose numbers are narrower than its header says.  So a line may be too short for the
+    `expected` numbers.  Then its words are those between spaces, if there are `expected` of them.  Otherwise
+    its words have `width` characters, if all of them are numbers, or else equal widths, if its length allows.
     """
     words = _cut(line, each, width)
     if not 0 < len(line) < expected * width:

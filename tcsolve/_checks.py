@@ -40,7 +40,8 @@ STRUCTURES = {
 def check_array(x, name):
     """Return x as a dense numeric NumPy or CuPy array.
 
-    A NumPy array is copied only if it is not aligned or has a foreign byte order: LAPACK accepts neither.
+    A NumPy array is copied only if its entries are not aligned to their size, or have a foreign byte order.
+    LAPACK does not accept all such arrays.
     """
     if type(x) is np.ndarray and x.dtype.char in "fdFD" and _is_ordinary(x):  # nearly always
         return x

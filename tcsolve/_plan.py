@@ -48,10 +48,11 @@ class Plan:
     scale : bool
         True: rows and columns may be scaled by powers of two before they are rounded.
     max_steps : int, optional
-        Largest number of corrections for one right-hand side.  A correction is one solve with L and one
-        with U.  The default is the number of corrections that take as long as a solve with the next more
-        precise update, but at least 30 and at most 300.  It is 300 if no such update may follow
-        (``fallback=False``, or 'fp64'), or if the device emulates it.
+        Largest number of corrections for one right-hand side with the same factors.  A correction is one
+        solve with L and one with U.  With ``residual='double-double'`` there may be about twice as many.  The
+        default is the number of corrections that take as long as a solve with the next more precise update,
+        but at least 30 and at most 300.  It is 300 if no such update may follow (``fallback=False``, or
+        'fp64'), or if the device emulates it.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float

@@ -17,7 +17,7 @@ def as_text(solution):
     x, worst = solution.x, "" if solution.backward_error.size == 1 else ", the worst"
     errors = float(np.max(solution.backward_error, initial=0.0))  # NaN if any is NaN
     lines = {
-        "x": f"{x.dtype} {_shape(x.shape)} on {solution.device}",
+        "x": f"{x.dtype} {_shape(x.shape)}, computed on {solution.device}",
         "precision": _precision(solution),
         "steps": f"{int(max(solution.iterations.ravel(), default=0))}",
         "backward error": f"{errors:.1e}{worst} (bound {solution.bound:.1e})",

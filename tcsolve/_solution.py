@@ -236,10 +236,12 @@ class Solution:
         sometimes with another status that is not `ok`, such as STALLED or NONFINITE_INPUT.  For a stack, the
         smallest one.
     history : tuple of HistoryPoint
-        One entry for each recomputed residual and for each inner step of a Krylov method; the last one has
-        the errors `backward_error`.  A stack has only the last one, and so has a system that LAPACK or a GPU
-        solves in FP64 without the loop of refinement.  It may be empty if x has no entries, or the status is
-        SINGULAR, NOT_POSITIVE_DEFINITE or NONFINITE_INPUT.
+        One entry for each x whose error the loop of refinement measures, and for each inner step of a Krylov
+        method.  The last entry has the errors `backward_error`.  Corrections by double-double residuals have
+        no entries of their own.  A stack has only the last entry, and so has a system that LAPACK or a GPU
+        solves in FP64 without the loop of refinement.  A real A with a complex b may have only the last
+        entry, too.  The history may be empty if x has no entries, or the status is SINGULAR,
+        NOT_POSITIVE_DEFINITE or NONFINITE_INPUT.
     seconds : dict of str to float
         Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
         stack, and a system that a GPU solves in FP64 without the loop of refinement, has one phase, 'solve'
@@ -265,7 +267,7 @@ class Solution:
         column of b is finite, if the system is empty, or if A has one entry, by which `solve_ex` divides b.
         For singular matrices of a stack it is NaN.
     note : str
-        A sentence if FP64 factors have replaced those of a `Factorization`; else empty.
+        A sentence if this solve has replaced the factors of a `Factorization` by FP64 factors; else empty.
 
     Notes
     -----

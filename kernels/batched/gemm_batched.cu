@@ -21,7 +21,7 @@
 // SHARED_BYTES.
 // Defines SIZE_M, SIZE_N, SIZE_K (1 to 64), THREADS, COUNT, HEIGHT, STAGES, SHARED_BYTES, T_IN (fp16, bf16,
 // float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b', 'ab', 'full'; 0 unless T_IN is float),
-// TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE, and for large products
+// TRANS_A, TRANS_B, STORE_A, STORE_B, KIND, ADDEND, DENSE, and two macros that are 1 only for some large products:
 //
 //   BRIEF 1: a block ends after its first COUNT products, so that the next block starts on any multiprocessor that is
 //          free.

@@ -14,8 +14,8 @@
 //          at which the factorization broke down or 0, max |b - A x|, max |x|.
 //          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.  If
 //          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
-//          If `doubt` is given, it is double[TOLD][1 + SEEN + 6] instead: the index and the numbers of each of the
-//          first TOLD doubtful systems that are found.
+//          If `doubt` is given, the board is double[TOLD][1 + SEEN + 6] instead: the index and the numbers of each of
+//          the first TOLD doubtful systems that are found.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
 //   doubt   in the memory of the host: the number of doubtful systems, which must be zero before the launch.  If it is
 //           above TOLD, it is not exact, because not all further systems are counted.  Or null, then doubtful is not
@@ -128,7 +128,7 @@ __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
 // v rounded to the type of x.
 __device__ __forceinline__ Number rounded(Number v) { return {double(T_A(v.re)), double(T_A(v.im))}; }
 
-// The conditions that an ordinary system meets.
+// The kind of a matrix, and limits that its system must meet.  A system that does not meet them is doubtful.
 struct Limits {
     Index kind;
     double bound, least, safe, agrees;

@@ -117,8 +117,8 @@ struct Team {
         }
     }
 
-    // Calls take(j, v) for each entry v of A^-1 b, the last one first.  Before the call, `rest` holds b.  The factors
-    // are in `row`, and step[r] is the step whose pivot is in row r.
+    // Calls take(j, v) for each entry v of A^-1 b, the last one first.  On entry, `rest` holds b; it is overwritten.
+    // The factors are in `row`, and step[r] is the step whose pivot is in row r.
     template <typename Take>
     __device__ __forceinline__ void apply_inverse(
         const Number (&row)[ROWS][WIDTH], const int (&step)[ROWS], Number (&rest)[ROWS], Take take

@@ -25,8 +25,9 @@
 //
 // No row moves.  Each row has a `place`, its position after the swaps so far, and is a candidate for pivot j while
 // place >= j.  The largest |a_ij| wins; of equal ones that with the lowest place, as in LAPACK.  NaN counts as larger
-// than infinity, so that a NaN becomes the pivot and is reported.  For every column each warp (or block of a grid)
-// sends its best row to all, and all pick the same winner (exchange_cluster.cuh, exchange_grid.cuh).
+// than infinity, so that a NaN becomes the pivot and is reported.  For every column each warp of a cluster describes
+// its best row to all warps (exchange_cluster.cuh), or each block of a grid sends its best row to all blocks
+// (exchange_grid.cuh).  All pick the same winner.
 //
 // Rounding: l is a times the rounded reciprocal of the pivot; a - l u is one fused multiply-add, all to nearest in
 // IEEE FP32 with subnormal numbers.  If the pivot is zero, so are all candidates, and no other column changes.

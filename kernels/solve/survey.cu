@@ -14,8 +14,8 @@
 //   tcs_cast_scaled  W[i, j] = rn(r_i a_ij s_j), FP32 (or pairs), leading dimension ldw; r or s null: ones
 //
 // All vectors and statistics are FP64; r and s hold powers of two.  Sums are rounded in FP64, in an order that depends
-// on the shape and the macros alone; |a| of a pair is hypot.  A NaN makes maximum and sum NaN, except that |(Inf, NaN)|
-// is Inf, as for hypot in C.
+// on the shape, the division into chunks and the macros alone; |a| of a pair is hypot.  A NaN makes maximum and sum
+// NaN, except that |(Inf, NaN)| is Inf, as for hypot in C.
 //
 // Grid and block:  tcs_row_stats   ceil(m / 8) of (32, 8)
 //                  tcs_col_stats   (ceil(n / 128), chunks) of 128, chunks = ceil(m / rows_per_chunk)

@@ -1,8 +1,8 @@
 """How the tensor cores of each GPU add products: the data of the emulation in `block_sums`.
 
-A tensor core adds a block of products to an FP32 number in one operation.  The products are exact.  The
-largest exponent of all terms gives a power of two.  All terms are truncated to multiples of this power, and
-then added exactly.  The sum is truncated to FP32.
+A tensor core adds a block of products to an FP32 number in one operation.  The products are exact.  Let e be
+the largest exponent of all terms.  All terms are truncated to multiples of 2**(e - f), where f depends on the
+GPU (`Sums.fraction`), and then added exactly.  The sum is truncated to FP32.
 """
 
 from dataclasses import dataclass

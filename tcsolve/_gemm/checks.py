@@ -11,13 +11,13 @@ from tcsolve._errors import InputError
 
 __all__ = ["check_addend", "check_out", "check_scalars", "overlap", "overlaps_itself"]
 
-# The dtypes of `out` that are allowed for each dtype of the sums.
+# For each dtype that a new array would have (`Task.accumulator`), the dtypes that are allowed for `out`.
 RESULTS = {
     "float32": ("float32", "float16", "bfloat16"),
     "float64": ("float64",),
     "int32": ("int32",),
 }
-# For each dtype of the sums, the allowed dtypes of c, whose numbers it represents exactly.
+# For each of these dtypes, the dtypes that are allowed for c, whose numbers it represents exactly.
 ADDENDS = {
     "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
     "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),

@@ -52,7 +52,7 @@ def _compute(ops, job):
 
 
 def _without_product(ops, c, out, beta, accumulator):
-    """Set out to beta c, rounded to the dtype of the sums."""
+    """Set `out` to beta c, rounded to the dtype `accumulator`."""
     if beta == 0:
         out[...] = 0
         return

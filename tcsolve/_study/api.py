@@ -80,7 +80,7 @@ def study(
     InputError
         An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read
         or fetched, or a run that fails, raises nothing: its row has the reason.  But if none of the matrices
-        can be fetched, nothing is run.
+        can be fetched, this error is raised, and nothing is run.
     OSError
         The file `path` cannot be written, for instance because the disk is full.
 

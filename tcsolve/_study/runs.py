@@ -112,7 +112,11 @@ def raised(error):
 
 
 def _steps(solution):
-    """Return three counts: all corrections, those inside of Krylov cycles, and the Krylov cycles."""
+    """Return three counts: all corrections, those inside of Krylov cycles, and the Krylov cycles.
+
+    The last two are counted in the history.  With double-double residuals, it has no entries for the
+    corrections that begin after x has met the bound, so these are not counted.
+    """
     inner = [point.estimated for point in solution.history]
     cycles = sum(now and not after for now, after in zip(inner, [*inner, False][1:], strict=True))
     return {

@@ -29,8 +29,8 @@ def gemm(job):
     a, b, c, out, product, alpha, beta, engine = job
     if engine != "auto":
         raise InputError(
-            f"engine is {engine!r}, which runs on a GPU; NumPy arrays have engine='auto': "
-            "move them with cupy.asarray"
+            f"engine is {engine!r}, which runs on a GPU; for NumPy arrays there is only engine='auto': "
+            "use it, or move the arrays with cupy.asarray"
         )
     direct = product.native and a.dtype == b.dtype == out.dtype
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):

@@ -91,7 +91,7 @@ class Factorization:
         """Factor a; the options are those of `Ladder.begin`."""
         ladder = Ladder.begin(ops, a, precision, **options)
         if ladder.rung:
-            ladder.make_valid()  # complete, so that other streams and threads can use the factors
+            ladder.make_valid()  # waits for the factors, so that other streams and threads can use them
         return cls(ladder, ConditionEstimate(ladder, least=0.0), Replacement.of(ladder, precision))
 
     shape = property(lambda self: self._ladder.system.a.shape)

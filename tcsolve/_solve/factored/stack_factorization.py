@@ -103,9 +103,8 @@ class StackFactorization:
             is_whole = m <= size
             how = (stack, "general", nrhs)
             factors = ops.vendor.factor(*how) if is_whole else InParts.of(ops, stack, nrhs, size)
-            ops.host(
-                factors.info
-            )  # complete, so that other streams and threads can use the factors
+            # This waits for the factors, so that other streams and threads can use them.
+            ops.host(factors.info)
         return cls(ops, a, factors, planned)
 
     shape = property(lambda self: self._shape)

@@ -27,7 +27,7 @@ __all__ = [
 LEAST, FEW_COLUMNS = 300, 16
 # Number of Gaussian vectors, and the largest 2-norm of their residuals, for `show_regular`.
 VECTORS, LARGEST_RESIDUAL = 4, 0.05
-# Of a generator that callers are unlikely to use for their matrices, too.
+# The seed of these vectors.  Callers are unlikely to make their matrices with the same seed.
 SEED = 7_401_539
 # Largest number of corrections.  A correction multiplies the error by about 0.05 or less.
 MOST_CORRECTIONS = 12

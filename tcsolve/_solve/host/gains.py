@@ -1,7 +1,8 @@
 """Gaussian vectors that show that a matrix is far from singular, in less time than an estimate of rcond.
 
-Let s be the 2-norm of A**-1, and g a Gaussian vector.  Then ``||A**-1 g||_2`` is at least s times the modulus
-of a standard normal number.  This modulus is below 1 / margin with a probability of 0.8 / margin.  Otherwise
+Let s be the 2-norm of A**-1, g a Gaussian vector, and margin a number above 1 (see VECTORS).  Then
+``||A**-1 g||_2`` is at least s times the modulus of a standard normal number.  This modulus is below
+1 / margin with a probability of 0.8 / margin.  Otherwise
 ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the infinity norm, and ``||A||_1 <= n ||A||``.  With
 three vectors, this fails only if all three numbers are that small, so the probability is the third power.  So
 a matrix with rcond below eps is mistaken for a regular one with a probability of at most about 10**-5.  The

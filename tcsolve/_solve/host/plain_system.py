@@ -2,8 +2,8 @@
 
 For a few dozen unknowns a solve takes less time than the checks of all arguments and a report; for a few
 hundred these still take a tenth of the time.  So systems that need none of these are solved first: two NumPy
-arrays of one dtype, a matrix that has its structure, and numbers that are not extreme.  If x is not verified
-or the matrix is not regular, the general code solves the system.
+arrays of one dtype, a matrix that agrees with `assume_a`, and numbers that are not extreme.  If x is not
+verified or the matrix is not regular, the general code solves the system.
 """
 
 import functools

@@ -108,10 +108,10 @@ def _improved(ladder, solve, rhs, state, bound):
     The size of a correction d is about the error that x had before it.  If d is q times as large as the
     previous correction, the error of x + d is about q / (1 - q) times the size of d.  Two rounding errors are
     added: that of x, and that of the residual times a condition number.  The rounding error in a row of the
-    residual is proportional to the norm of that row of A.  So this is the condition number of A with its
-    rows scaled to equal norms.  Its estimate is the largest gain: the size of x, or of a correction, divided
-    by the size of its right-hand side, whose rows are scaled in the same way.  Refinement ends when a
-    correction is below the rounding of x, or is not much smaller than the previous one.
+    residual is proportional to the norm of that row of A.  So the condition number that counts is that of A
+    with its rows scaled to equal norms.  Its estimate is the largest gain: the size of x, or of a correction,
+    divided by the size of its right-hand side, whose rows are scaled in the same way.  Refinement ends when
+    a correction is below the rounding of x, or is not much smaller than the previous one.
     """
     system = ladder.system
     ops, k = system.ops, rhs.shape[1]

@@ -187,7 +187,7 @@ class Solve:
         x, error = self._returned(found, b)
         met = bool((error <= bound).all())
         left = (ladder.plan.max_steps or math.inf) - int(found.steps.max(initial=0))
-        close = met and left and n > SMALL and bool((error > stopping.SURE * bound).any())
+        close = met and left > 0 and n > SMALL and bool((error > stopping.SURE * bound).any())
         if dtype.char in "dD" and (close or not met and (found.met or left >= MOST_MENDING)):
             before, told_before = ladder.rungs, error
             improved = surer if close else mended

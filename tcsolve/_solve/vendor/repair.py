@@ -1,8 +1,8 @@
 """A second solve of systems that have extreme entries or miss the bound.
 
 Each matrix is factored again, and x is refined.  A matrix with extreme norms, or whose first x is not finite,
-is first scaled by powers of two.  If x overflows, factors of A or of the transposes without scaling may give
-another x that meets the bound (see `_solve.overflow`).
+is first scaled by powers of two.  If x overflows, other factors may give another x that meets the bound:
+those of A or of its transpose, neither of them scaled (see `_solve.overflow`).
 """
 
 import numpy as np
@@ -135,9 +135,9 @@ def _codes_of(ops, system, x, error):
 
 
 def _bring_in_range(ops, system, part, which):
-    """Solve the systems `which`, whose x overflows, with factors of A and of the transposes without scaling.
+    """Solve the systems `which`, whose x overflows, with factors of A, then with those of its transpose.
 
-    An x that meets the bound is stored in `part`.
+    Neither of them is scaled.  An x that meets the bound is stored in `part`.
     """
     for turned in (False, True):
         some = some_of(ops, system, which)

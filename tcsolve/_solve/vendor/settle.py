@@ -143,7 +143,7 @@ def _corrected(ops, system, part, which, factors):
 def _step(ops, system, x, factors, error):
     """Return x + A^-1 (b - A x), its backward errors and the numbers of its corrections, (m, k) on the host.
 
-    `error` has the measured errors of x.
+    The errors of a system that still misses the bound may be infinite.  `error` has the measured errors of x.
     """
     m, n, k = x.shape
     if m == 1 and n > MEASURED_AT_ONCE and not is_large(ops, system.b):

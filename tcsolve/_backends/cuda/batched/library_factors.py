@@ -150,9 +150,9 @@ def _solved(a, kind, b, probes):
 class Eliminated:
     """Matrices (m, n, n) that were eliminated without keeping factors.
 
-    A first solve for few enough columns of the dtype of the matrices eliminates them again.  Usually this
-    solve corrects x and is the only one; then it takes less time than factors.  A later solve, or one with
-    A^H, factors them.
+    If the first solve has at most `columns` right-hand sides, in the dtype of the matrices, it eliminates the
+    matrices again.  Usually this solve corrects x and is the only one; then it takes less time than factors.
+    A later solve, or one with A^H, factors the matrices.
     """
 
     def __init__(self, a, kind, columns, info):

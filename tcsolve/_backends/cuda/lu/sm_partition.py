@@ -64,8 +64,8 @@ class Share:
 class Flags:
     """Words on a device by which a panel reports its multiprocessors (wait_for_panel.cu).
 
-    Each panel gets the next row of words.  The gate copies the first words to those from TAKEN on, and clears
-    the first.  If a word is still set, or two panels use it, a gate opens too early, or an update does not
+    Each panel gets the next row of words.  The gate copies words 1 to 8 to those from TAKEN on, and clears
+    words 0 to 8.  If a word is still set, or two panels use it, a gate opens too early, or an update does not
     use a multiprocessor that is free.  This costs time and changes no result.
     """
 

@@ -77,7 +77,7 @@ def substitute(
     out : array, shape (k, n), float64, C-contiguous, optional
         Receives the columns of x as its rows.
     onto : array, shape (k, n), float64, C-contiguous, optional
-        The solution is added to it; x is the sum.
+        x is the sum of this array and the solution.
     sizes : array, float64, optional
         If `known`, the largest |b_ij| of each column, or ones for no scaling.  Otherwise an array of zeros,
         which receives the largest |b_ij|.  It has an entry for each column that the launches are compiled

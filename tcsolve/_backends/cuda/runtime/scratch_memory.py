@@ -16,7 +16,9 @@ _outside = threading.local()
 
 
 def in_order_of(main, body):
-    """Return the arrays of body(); all its streams allocate from one pool that works in stream `main`.
+    """Return the arrays of body(); all its streams allocate from one pool.
+
+    The pool gets its memory in stream `main`, and gives it back there.
 
     A stream-ordered allocator frees memory in the order of the stream that allocated it.  Then any stream may
     get this memory.  But our streams read memory that another of them has allocated, so it could be reused
