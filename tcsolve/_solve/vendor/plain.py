@@ -52,7 +52,7 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
         return None
     ops = cupy_ops_for(a, b)
     device = a.size and a.data.device_id
-    form = _form_of(ops, device, a.shape, b.shape, a.dtype.char, assume_a, lower)
+    form = _form_of(ops, device, (a.shape, b.shape), a.dtype.char, assume_a, lower)
     if form is None:
         return None
     (m, n, _), of_x, batch = form.shape, b.shape, a.shape[:-2]
@@ -87,8 +87,9 @@ class _Form(NamedTuple):
 
 
 @functools.lru_cache(maxsize=256)
-def _form_of(ops, device, of_a, of_b, char, assume_a, lower):
-    """Return the `_Form` for two shapes, on the current device, or None if they do not fit."""
+def _form_of(ops, device, shapes, char, assume_a, lower):
+    """Return the `_Form` for the shapes of a and b, on the current device, or None if they do not fit."""
+    of_a, of_b = shapes
     n = of_a[-1] if len(of_a) > 1 and of_b else 0
     if char not in "fdFD" or assume_a not in STRUCTURES or not 0 < n <= LARGEST or of_a[-2] != n:
         return None
