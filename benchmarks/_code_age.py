@@ -46,7 +46,8 @@ PRODUCTS = (
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
 # Files that only a device runs, besides CUDA sources.  On the host, `tcsolve.factor` of a stack uses the
-# second folder, too, but no script measures this.
+# second folder, too, but of the scripts, only fuzz.py calls it.  If fuzz.py has last run on the host, a
+# change of that folder is not noticed.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
 # Files that only the results of STUDIES depend on.
 STUDY = "tcsolve/_study/"

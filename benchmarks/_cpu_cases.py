@@ -27,6 +27,8 @@ class Case:
         Largest allowed quotient of our time and the fastest peer's.  With `excess`, our time may instead
         exceed the peer's by `excess` seconds.
     excess : float or None
+    least : callable or None
+        The calls of LAPACK and BLAS that a verified answer of this kind cannot do without, and nothing else.
     """
 
     group: str
@@ -36,6 +38,7 @@ class Case:
     peers: dict
     wanted: float | None = None
     excess: float | None = None
+    least: Any = None
 
 
 def cases(most):
@@ -97,20 +100,48 @@ def _factored():
     for n, k in itertools.product((400, 2000), (1, 50)):
         a, b = _system(n, columns=k)
         scipys = scipy.linalg.lu_factor(a)
-        peer = lambda f=scipys, b=b: scipy.linalg.lu_solve(f, b)  # noqa: E731
         for precision, wanted in (("fp32", 3.0), ("fp64", 2.0)):
             factors = tcsolve.factor(a, precision=precision)
-            ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
-            name = f"{precision} factors, {k} columns"
-            yield Case("Factorization.solve", name, n, ours, {"lu_solve": peer}, wanted)
+            yield _solve_by(factors, scipys, a, b, f"{precision} factors, {k} columns", wanted)
         # Each x above is (1, ..., 1).  For such an x, even FP64 factors may need a step of refinement.  So a
         # random b is timed, too.  The largest entries of its x are above 1, and the bound allows a residual
         # in proportion to the largest entry.
         b = np.random.default_rng(8).standard_normal((n, k))
-        ours = lambda f=factors, b=b: f.solve(b)  # noqa: E731
-        peer = lambda f=scipys, b=b: scipy.linalg.lu_solve(f, b)  # noqa: E731
-        name = f"fp64 factors, {k} random columns"
-        yield Case("Factorization.solve", name, n, ours, {"lu_solve": peer}, 2.0)
+        yield _solve_by(factors, scipys, a, b, f"fp64 factors, {k} random columns", 2.0)
+
+
+def _solve_by(factors, scipys, a, b, name, wanted):
+    """Return the `Case` of a solve with factors of a by tcsolve and by SciPy."""
+    return Case(
+        "Factorization.solve",
+        name,
+        len(a),
+        lambda: factors.solve(b),
+        {"lu_solve": lambda: scipy.linalg.lu_solve(scipys, b)},
+        wanted,
+        least=_solves_and_products(a, b, factors),
+    )
+
+
+def _solves_and_products(a, b, factors):
+    """Return a function that solves and multiplies as often as `factors.solve(b)`: once for each residual."""
+    dtype = np.float32 if factors.precision == "fp32" else np.float64
+    getrf, getrs = scipy.linalg.get_lapack_funcs(("getrf", "getrs"), dtype=dtype)
+    lu, swaps, _ = getrf(a.T.astype(dtype))
+    rhs, x = np.asfortranarray(b, dtype), np.asfortranarray(b)
+    times = int(factors.solve_ex(b).iterations.max()) + 1
+
+    def product():
+        if x.shape[1] == 1:
+            return scipy.linalg.blas.dgemv(1.0, a.T, x[:, 0], trans=1)
+        return scipy.linalg.blas.dgemm(1.0, a.T, x, trans_a=1)
+
+    def least():
+        for _ in range(times):
+            getrs(lu, swaps, rhs, trans=1)
+            product()
+
+    return least
 
 
 def _structured():

@@ -224,13 +224,13 @@ class Run:
         """Whether the time is up."""
         return self.elapsed > self._options.seconds
 
-    def add(self, how, make, names):
+    def add(self, how, make, names, number=1):
         """Add the rows that the function `how` (`one` or `several`) makes.
 
-        If the time is up, only count a missing row.
+        If the time is up, only count these rows as missing; there are `number` of them.
         """
         if self.is_over:
-            self._facts["left"] += 1
+            self._facts["left"] += number
             return
         for row in how(make, names):
             self.note(row)
@@ -305,7 +305,7 @@ def measure_systems(run, n, chosen, repeats):
     for path in chosen:
         if path.name in GRAPHS and path.acts(SOLVE, GAUSS, n) and (full or run.is_over):
             names = names_of(path.name, "call 1", gauss)
-            run.add(several, functools.partial(first_calls, path, gauss, full), names)
+            run.add(several, functools.partial(first_calls, path, gauss, full), names, CALLS)
 
 
 def warm_both(run, system):

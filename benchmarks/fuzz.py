@@ -5,9 +5,9 @@
 
 These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
 seconds; several processes with different seeds run them.  Then every public call runs with many columns and
-slices.  On a device, each call is also repeated; in repetition k its k-th and all later allocations fail.
-Rows of another place that are already in the JSON stay there, so that one page has both.  --calls runs the
-calls alone and keeps the rows of the kinds.  The exit status is 1 if a kind or a call of this place has
+with long stacks.  On a device, each call is also repeated; in repetition k its k-th and all later allocations
+fail.  Rows of another place that are already in the JSON stay there, so that one page has both.  --calls runs
+the calls alone and keeps the rows of the kinds.  The exit status is 1 if a kind or a call of this place has
 failures.
 """
 
@@ -31,7 +31,7 @@ from fuzz.runner import KINDS, kind_named, run_kind, seconds_of  # noqa: E402
 
 INTRODUCTION = (
     "The results of `pytest -m fuzz` ([what its cases are](../../docs/contributing/random_cases.md)), and of "
-    "public calls with many columns and slices."
+    "public calls with many columns and with long stacks."
 )
 # Largest number of failures that are listed for each kind; all of them are counted.
 MOST_LISTED = 20
@@ -107,9 +107,9 @@ def page(machine, rows):
         "On a device, each public call is also repeated.  In repetition k, its k-th and all later allocations"
     ]
     lines += [
-        "are made to fail.  The table has the largest such k, and the numbers of columns and of slices that"
+        "are made to fail.  The table has the largest such k, and the numbers of columns, and of matrices of"
     ]
-    lines += ["were run.  All met their bounds unless a cell says otherwise:", ""]
+    lines += ["a stack, that were run.  All met their bounds unless a cell says otherwise:", ""]
     for row in rows:
         if row["what"] == "calls":
             measured = source(row["machine"], "benchmarks/fuzz.py")
@@ -154,7 +154,7 @@ def call_table(rows, runs):
         body.append([name, "" if largest is None else largest, *counts, arithmetic])
     where = list(PLACES.values())
     head = ["call", "largest k", *(f"columns, {name}" for name in where)]
-    head += [*(f"slices, {name}" for name in where), "the judge's arithmetic"]
+    head += [*(f"matrices, {name}" for name in where), "the judge's arithmetic"]
     return table(head, body)
 
 

@@ -313,9 +313,10 @@ def page(results):
     """Return the Markdown page of the available results."""
     lines = ["# Products on tensor cores", ""]
     lines += [
-        "All times are medians of device time: the device starts only when the host has launched all timed"
-        " calls. Every answer is compared with its bound before it is timed. Published numbers are quoted"
-        " with their source; 'not stated' means that the named part of the source gives no number.",
+        "All times are medians of device time: before the timed calls, the device waits about as long as the"
+        " host needs to launch them. Every answer is compared with its bound before it is timed. Published"
+        " numbers are quoted with their source; 'not stated' means that the named part of the source gives"
+        " no number.",
         "",
     ]
     for title, name, picture, quotes, section in SECTIONS:

@@ -7,7 +7,7 @@ A row has SYSTEMS systems: matrices of four families, n = 60, 150 and 300, two s
 double-double, and no fallback is allowed.  x is accurate if its largest error is at most 2^-52 times its
 largest entry; the exact x is computed with 500 bits.
 
-- *plain*: the number of systems for which `Plan(method="ir")` gives an accurate x.
+- *classical*: the number of systems for which `Plan(method="ir")` gives an accurate x.
 - *contracts*: the number of systems for which the spectral radius of I - M^-1 A is at most 0.5, where M is
   the product of the factors.  In the end, each correction multiplies the error of x by about this radius.
   tcsolve stops if a correction multiplies the error by more than 0.5.  If the radius is above 1, classical
@@ -85,11 +85,11 @@ def page(facts, rows):
     body = []
     for update, cond in itertools.product(UPDATES, CONDITIONS):
         some = [row for row in rows if (row["update"], row["cond"]) == (update, cond)]
-        plain, default = (sum(row[m]["error"] <= GOOD for row in some) for m in ("ir", "auto"))
+        classical, default = (sum(row[m]["error"] <= GOOD for row in some) for m in ("ir", "auto"))
         radii = np.array([row["radius"] for row in some])
-        counts = plain, (radii <= 0.5).sum(), (radii > 1).sum(), default
+        counts = classical, (radii <= 0.5).sum(), (radii > 1).sum(), default
         body.append([f"`{update}`", f"{cond:.0e}", *counts])
-    head = ["update", "condition number", "plain", "contracts", "diverges", "default"]
+    head = ["update", "condition number", "classical", "contracts", "diverges", "default"]
     about = __doc__.partition("\n\nA row has")[2].replace("SYSTEMS", str(SYSTEMS))
     from_ = source(facts, "benchmarks/plain_refinement.py")
     return (

@@ -89,7 +89,7 @@ def rows_of(text, some):
         else:
             groups[-1].append({name: float(kernel[name].replace(",", "")) for name in METRICS})
     if len(groups) != len(some):
-        sys.exit(f"ncu saw {len(groups)} cases, needs {len(some)}")
+        sys.exit(f"ncu saw {len(groups)} cases instead of {len(some)}")
     return [row_of(case, group) for case, group in zip(some, groups, strict=True)]
 
 

@@ -32,7 +32,7 @@ JORDAN_SHAPES = (
 # The largest number of rows for solve_jordan.cu if a structure says which entries are read.
 JORDAN_BANDED = 64
 # Of solve_jordan.cu: number of threads that share a row; number of right-hand sides, including the random
-# vectors.  If there is one system, up to JORDAN_SHARES blocks share its right-hand sides.
+# vectors.  Up to JORDAN_SHARES blocks share the right-hand sides of a system that is no stack.
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others

@@ -147,7 +147,8 @@ def _cut(line, count, width):
 
 def _dense(shape, pointers, indices, values, symmetry):
     if pointers[0] != 0 or pointers[-1] != len(indices) or (np.diff(pointers) < 0).any():
-        raise ValueError("the pointers to its columns do not rise from 1 to the number of entries")
+        last = f"{len(indices) + 1}, one more than the number of entries"
+        raise ValueError(f"the pointers to its columns do not rise from 1 to {last}")
     if len(indices) and not (0 <= indices.min() and indices.max() < shape[0]):
         raise ValueError(f"it has an entry outside of its {shape[0]} rows")
     a = np.zeros(shape, values.dtype)

@@ -21,7 +21,8 @@ class Paths:
         A strip with a dominant diagonal is factored without a pivot search.
     square_rows : float
         With at least this many rows left, a wide panel of a dominant matrix may be square, if the device
-        supports this.  It has only the rows of the diagonal block, so pivots are searched only there.
+        supports this.  A square panel has only the rows of the diagonal block, so pivots are searched only
+        there.
     look_ahead : bool
         A panel is factored while the update before it runs.
     overlap_rows : float

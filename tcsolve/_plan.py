@@ -50,9 +50,10 @@ class Plan:
     max_steps : int, optional
         Largest number of corrections for one right-hand side with the same factors.  A correction is one
         solve with L and one with U.  With ``residual='double-double'`` there may be about twice as many.  The
-        default is the number of corrections that take as long as a solve with the next more precise update,
-        but at least 30 and at most 300.  It is 300 if no such update may follow (``fallback=False``, or
-        'fp64'), or if the device emulates it.
+        default is the number of corrections that take as long as a solve with the update that would be tried
+        next, but at least 30 and at most 300.  It is 300 if no update may follow (``fallback=False``, or
+        'fp64'), or if the device emulates the one that would follow.  For several right-hand sides, no
+        emulated update follows.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float

@@ -230,6 +230,7 @@ class Solution:
     bound : float
         Largest backward error of a verified answer: the unit roundoff of x's dtype times sqrt(n).  An n
         below 4 counts as 4, and for complex systems an n below 8 as 8.  With `refine(tol=...)`, it is `tol`.
+        For an empty system, it may be 0.
     rcond : float
         Estimate of the reciprocal condition number in the 1-norm; see `Factorization.rcond`.  NaN if it is
         not known: with CONDITION_UNKNOWN or NOT_POSITIVE_DEFINITE, after `refine`, for an empty system, and

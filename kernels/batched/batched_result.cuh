@@ -86,7 +86,7 @@ __device__ __forceinline__ void put_traded(char* row, bool exists, int j0, const
     }
 }
 
-// Stores this lane's part of one row of a step, in the order of column(), to `row`, if that row exists.
+// Stores this lane's part x of one row of a step, by increasing columns, to `row`, if that row exists.
 __device__ __forceinline__ void put_row(
     const Batch& batch, char* row, const char* old, bool exists, int step, Acc (&x)[2 * TILES]
 ) {

@@ -8,7 +8,7 @@
 //       a      T_A, entry (s, i, j) at s a_step + i a_row + j a_col (steps count entries).
 //       lower  whether the lower triangle of a is read, or the upper one.
 //       seen   double[5][count], zero before the launch: apart, largest, beyond, spoilt and zero of reading.cuh.  If it
-//              is null, the triangle that is not read is not looked at.
+//              is null, the triangle that is not read is not checked.
 //       Grid count rows (rows + 1) / 2, block 256.
 //   tcs_factor_square  step j: factors square (j, j) of each matrix, and updates other columns.
 //       Columns are columns of squares here.  Column c is updated in the steps c - 1, c - 1 - period, c - 1 - 2 period

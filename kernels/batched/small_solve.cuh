@@ -6,12 +6,13 @@
 //   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i
 //          b_row.  a, b and x are T_A, or pairs of T_A if COMPLEX; steps count entries.
 //   below, above, mirror  how a is read, see reading.cuh.
-//   kind   of the matrix that is read: 0 any, by LU with partial pivoting; 1 positive definite, by LU without pivoting
-//          or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by LU without pivoting.
+//   kind   of the matrix that is read: 0 any, by elimination with partial pivoting; 1 positive definite, by elimination
+//          without pivoting or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by
+//          elimination without pivoting.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
 //          correction is kept if it makes the ratio smaller.
-//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the step
-//          at which the factorization broke down or 0, max |b - A x|, max |x|.
+//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the
+//          first step whose pivot is not allowed or 0, max |b - A x|, max |x|.
 //          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.  If
 //          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
 //          If `doubt` is given, the board is double[TOLD][1 + SEEN + 6] instead: the index and the numbers of each of
@@ -29,9 +30,9 @@
 //           are not read must be zero.
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
-// Rounding: FP64 factors, with multiplications by reciprocals of the pivots; solve_block.cu and solve_cholesky.cu also
-// multiply by inverses of triangular 8 x 8 blocks on the diagonal.  x is rounded to T_A; the residual of that
-// x is summed in two doubles.
+// Rounding: elimination or Cholesky in FP64, with multiplications by reciprocals of the pivots; solve_block.cu and
+// solve_cholesky.cu also multiply by inverses of triangular 8 x 8 blocks on the diagonal.  x is rounded to T_A; the
+// residual of that x is summed in two doubles.
 #pragma once
 
 #include "batched/reading.cuh"

@@ -209,7 +209,8 @@ struct Rows {
         unsigned keys[ROWS], *const of_warp = reinterpret_cast<unsigned*>(shared.keys) + threadIdx.x / WARP;
         Number candidate;
         unsigned own = best_key(keys, candidate), best = largest_of_warp(int(own));
-        // A real reciprocal is computed early, by all threads, so that its time overlaps that of other operations.
+        // Unless COMPLEX, the reciprocal is computed early, by all threads, so that its time overlaps that of other
+        // operations.
         Number early = COMPLEX ? Number{} : fast_inverse(candidate);
         #pragma unroll 1
         for (; j < end; ++j) {

@@ -323,7 +323,7 @@ tcs_solve_rows(
         #pragma unroll
         for (int p = 0; p < PROBES; ++p) of_probe[p] += modulus(y[1 + p]);
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) {  // rows of later steps are not used again
+        for (int r = 0; r < ROWS; ++r) {  // rows with the pivots of step j or later change too, but are not used again
             #pragma unroll
             for (int s = 0; s < SIDES; ++s) row[r][N + s] = less(row[r][N + s], row[r][j], y[s]);
         }

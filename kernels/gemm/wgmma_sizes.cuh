@@ -25,8 +25,9 @@ constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thre
 // Height of a band of tiles, see TileOrder.  If k is short, a band has 4096 rows.  Each band reads all of op(B) again,
 // because C has displaced op(B) from the cache.  But the band's rows of op(A), 16 KB for each k if split, stay there.
 // If k is long, these rows do not stay in the cache, and C is small compared with the operands.  Then the tiles that
-// are computed at the same time, 12 x 11 on 132 multiprocessors, should be nearly a square.  In between, a
-// comparison at n = k = 4096 favoured a height of 8 for three products, and showed no difference for one.
+// are computed at the same time should be about as many from top to bottom as from left to right: 12 x 11 on 132
+// multiprocessors.  In between, a comparison at n = k = 4096 favoured a height of 8 for three products, and showed no
+// difference for one.
 constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
 __device__ __forceinline__ constexpr int band_for(Index k) {
     return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;

@@ -137,8 +137,8 @@ class PanelPlan:
     is_wide : bool
         Whether the panel, unless it is square, may begin when the columns of its first strip are updated.
     is_early : bool
-        Whether the panel is factored before the simultaneous update ends.  Then the preparations that follow
-        the panel start at once.
+        Whether the panel is expected to be factored before the simultaneous update ends.  If the panel is
+        square or wide, the preparations that follow it then start at once.
     substitution : SolvePlan
         The solves for U right of the panel.
     """

@@ -163,8 +163,9 @@ class Stacks(Protocol):
         columns : int
             Expected number of right-hand sides of a solve.
         careful : bool
-            Do not use inverses of diagonal blocks, except for one large positive definite matrix.  They lose
-            digits if a block is ill-conditioned, and are not finite if a pivot is subnormal.
+            Do not use inverses of diagonal blocks.  They lose digits if a block is ill-conditioned, and are
+            not finite if a pivot is subnormal.  For one large matrix that is positive definite, or complex
+            with many right-hand sides, they may be used all the same, if they are accurate enough.
         """
 
     def factor_and_solve(

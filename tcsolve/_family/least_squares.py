@@ -22,7 +22,7 @@ __all__ = ["LeastSquares", "lstsq", "lstsq_ex"]
 
 # SciPy's own function; `installed` may rebind this name in scipy.linalg.
 _lstsq = scipy.linalg.lstsq
-# From this m n^2 on, QR in FP32 and the refinement are faster than gelsy on a CPU.
+# From this m n^2 on, QR in FP32 and the refinement are faster than gelsy on the host.
 WORTH = 2e7
 # FP32 factors solve problems with an rcond down to about this.
 LEAST = 2.0**-22
@@ -125,9 +125,10 @@ def lstsq(
     check_finite : bool
         Raise a ValueError if a or b holds NaN or Inf.
     lapack_driver : {'gelsd', 'gelsy', 'gelss'}, optional
-        'gelsy' computes no singular values.  Then a large problem of full rank is solved by QR factors in
-        FP32 and refinement, and x is verified; see `lstsq_ex`.  'gelsd' and 'gelss' are SciPy's own.  The
-        default is 'gelsd', unless a program sets `default_lapack_driver` of this function, or of SciPy's.
+        'gelsy' computes no singular values.  Then a large FP64 problem with m >= n is solved by QR factors in
+        FP32 and refinement, and x is verified, unless A is too ill-conditioned for these factors; see
+        `lstsq_ex`.  'gelsd' and 'gelss' are SciPy's own.  The default is 'gelsd', unless a program sets
+        `default_lapack_driver` of this function, or of SciPy's.
 
     Returns
     -------

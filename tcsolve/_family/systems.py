@@ -1,5 +1,7 @@
 """Systems that measure an answer: of a dense matrix, of a band matrix, or of given factors."""
 
+import functools
+
 import numpy as np
 
 from tcsolve._arithmetic.matrix_parts import by_parts
@@ -120,12 +122,25 @@ class _Factored:
 
 def band_product(lower, upper, ab, x):
     """Return A x (n, k) for a band matrix in the storage of `solve_banded`."""
-    n, y = len(x), ab[upper, :, None] * x
+    n = len(x)
+    if n <= SMALL:
+        index, inside = _places(lower, upper, n)
+        return np.where(inside, ab.take(index), 0.0) @ x
+    y = ab[upper, :, None] * x
     for d in range(-lower, upper + 1):
         first, last = max(d, 0), n + min(d, 0)
         if d and first < last:
             y[first - d : last - d] += ab[upper - d, first:last, None] * x[first:last]
     return y
+
+
+@functools.lru_cache(maxsize=64)
+def _places(lower, upper, n):
+    """Return (index, inside): a[i, j] is entry index[i, j] of a flat ab if inside[i, j], else 0."""
+    i, j = np.indices((n, n))
+    row = upper + i - j
+    inside = (row >= 0) & (row <= lower + upper)
+    return np.where(inside, row * n + j, 0), inside
 
 
 class BandSystem(_Factored):

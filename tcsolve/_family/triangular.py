@@ -212,7 +212,7 @@ def _product(t, x, *, trans_a, **how):
     For few unknowns it is in long double.
     """
     if len(x) <= SMALL:
-        wide = (np.tril if how["lower"] else np.triu)(widest(t, len(x)))
+        wide = widest(np.where(_triangle(len(x), how["lower"]), t, 0.0), len(x))
         if how["diag"]:
             np.fill_diagonal(wide, 1)
         return transposed(wide, trans_a) @ x
@@ -220,6 +220,13 @@ def _product(t, x, *, trans_a, **how):
         y = blas_of("trmv", t.dtype)(t, x.reshape(-1), trans=trans_a, **how)
         return y.reshape(x.shape)
     return blas_of("trmm", t.dtype)(1.0, t, x, trans_a=trans_a, **how)
+
+
+@functools.lru_cache(maxsize=64)
+def _triangle(n, lower):
+    """Return the Boolean matrix (n, n) that is True in a triangle."""
+    mask = np.tri(n, dtype=bool)
+    return mask if lower else mask.T
 
 
 def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_finite=True):

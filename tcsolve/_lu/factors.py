@@ -161,11 +161,11 @@ class NativeFactors:
         return solve_scaled(self.ops.xp, self.ops.column_max, solve, b, self.dtype)
 
     def ahead(self, a, b, steps):
-        """Return None: nothing is started, because steps with getrs are launched one by one."""
+        """Return None: nothing is started; the steps are launched one by one."""
         return None
 
     def aside(self, name, body, then=None):
-        """Return None: nothing is started, because getrs leaves no room on the device for other work."""
+        """Return None: nothing is started (see `Ops.aside`)."""
         return None
 
     def widened(self):
@@ -185,7 +185,7 @@ class NativeFactors:
         return self.factors.lu.diagonal(), -1 if odd else 1
 
     def gecon(self, norm_one):
-        """Return the estimate of rcond by gecon, or None if the library has no estimator."""
+        """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""
         return self.factors.gecon(norm_one)
 
 

@@ -173,6 +173,14 @@ def test_no_row_starts_when_the_time_is_up(run):
     assert f"before {facts['left']} more rows" in page
 
 
+def test_all_rows_are_counted_that_are_left_out(run):
+    options = ("--sizes", "8192", "--paths", "small_graphs", "exact_memory")
+    rows, *_ = run(*options)
+    _, facts, _ = run(*options, "--seconds", "0")
+
+    assert facts["left"] == len(rows)
+
+
 def test_every_row_is_written_before_the_next_begins(ablation, tmp_path):
     options = argparse.Namespace(json=tmp_path / "a.json", seconds=100)
     run = ablation.Run(options, dict(FACTS))

@@ -47,7 +47,7 @@ def test_kernels_belong_to_the_case_whose_mark_precedes_them(script):
 
 def test_a_missing_case_is_an_error(script):
     counts = script("stack_counts")
-    with pytest.raises(SystemExit, match="saw 1 cases, needs 2"):
+    with pytest.raises(SystemExit, match="saw 1 cases instead of 2"):
         counts.rows_of(
             report(MARK), [counts.Case("general", "d", 4, 1), counts.Case("general", "d", 8, 1)]
         )

@@ -236,10 +236,12 @@ class Factorization:
         1. Higham's estimator runs with the factors.  It gives an upper bound of rcond that is nearly always
            within a factor of 3.
         2. Factors of roundoff u do not show an rcond below about u.  So an estimate near u is tested by
-           products with A, unless the factors are in FP64.
-        3. If the test does not confirm the estimate, the norm of the inverse is sampled by refined solves.
-           Their right-hand sides are two random vectors, and the unit vector of the largest column of the
-           inverse that the estimator found.  The sample is right within a factor of about sqrt(n).
+           products with A, unless the factors are in FP64.  The test is left out if A is scaled, or if the
+           factors are less precise than those of 'fp16x3'.
+        3. If the test does not confirm the estimate, or is left out, the norm of the inverse is sampled by
+           refined solves.  Their right-hand sides are two random vectors, and the unit vector of the largest
+           column of the inverse that the estimator found.  The sample is right within a factor of about
+           sqrt(n).
         4. If these solves do not converge, or if the estimate or the sample is near machine epsilon, A is
            factored by the next rung that can show such an rcond, up to FP64.
 
@@ -315,7 +317,7 @@ def ladder_of(factorization):
 
 
 def refined_by(factorization, **fields):
-    """Return a copy of a `Factorization` on the CPU whose plan has other `fields`; the factors are shared.
+    """Return a copy of a `Factorization` on the host that shares its factors; its plan has other `fields`.
 
     The fields must be those of the refinement, on which the factors do not depend.
     """

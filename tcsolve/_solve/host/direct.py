@@ -204,7 +204,7 @@ def _rcond(problem, factors, is_singular, way, request):
 
 
 def _rcond_of_regular(problem, factors, request):
-    """Return (rcond or a lower bound, True) if A is regular, by FP32 factors; (0, False) if this is open.
+    """Return (rcond or a lower bound, True) if FP32 factors show that A is regular, else (0, False).
 
     `plain_system` uses the same test, so that `solve` and `solve_ex` give the same x.
     """

@@ -66,9 +66,9 @@ class Rounded:
     def solver(self, b):
         """Return (solve, sized) for residuals r of the dtype of b, with at most as many columns.
 
-        solve(r, max |r|) returns A**-1 r, and `sized` tells whether it needs max |r|.  For at least n
-        columns, solve multiplies by A**-1, which is computed from the factors.  This takes a fraction of the
-        time of two triangular solves.
+        solve(r, max |r|) returns A**-1 r, and `sized` tells whether it needs max |r|.  For LU factors and at
+        least n columns, solve multiplies by A**-1, which is computed from the factors.  This takes a fraction
+        of the time of two triangular solves.
         """
         if b.size < len(b) ** 2 or type(self._factors) is not General:
             return self._solve_sized, True

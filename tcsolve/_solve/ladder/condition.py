@@ -73,7 +73,8 @@ class ConditionEstimate:
             return
         if not system.finite or not self._as_given:
             return
-        if ladder.rung.how.native:  # LAPACK has gecon; nothing can run beside getrs of cuSOLVER
+        # LAPACK has gecon.  With factors of cuSOLVER, the estimate is made after the refinement.
+        if ladder.rung.how.native:
             return
 
         a, ops = system.a, system.ops

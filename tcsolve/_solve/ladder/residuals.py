@@ -30,8 +30,9 @@ ACCURATE = 2 * U
 LOST = 2.0**-106
 # A correction must be at most this part of the one before, or refinement has stalled.
 CONTRACTION = 0.5
-# The largest relative error that is allowed for a solve whose solution v is known, if the entries of v are
-# random multiples of those of x.  For the first v the limit is CONTRACTION.
+# The largest relative error that `missed_direction` allows for a solve whose solution v is known.  It is for
+# a v whose entries are random multiples of those of x.  For the first v, which is not made from x, the limit
+# is CONTRACTION.
 MISSED = 0.1
 
 
@@ -50,7 +51,7 @@ class DoubleDouble:
     about the condition number times 2**-53, and this is the factor by which it reduces the error of x.
 
     If no rung follows, the Krylov methods multiply by A in double-double.  Unless the plan names another
-    method, this is GMRES with the whole preconditioned product in double-double.  If a rung follows, its
+    method, GMRES is used, with the whole preconditioned product in double-double.  If a rung follows, its
     factors take less time than these products.
     """
 

@@ -99,8 +99,7 @@ def matrix_to_factor(system, how, copy):
     dtype = dtype_of_factors(how, system.is_complex)
     row, col = (None, None) if scaling is None else (scaling.row, scaling.col)
     if how.native:
-        # The factors overwrite it, so it must be contiguous and not in memory that a recorded CUDA graph
-        # uses.
+        # The factors overwrite it, so it must be contiguous and not in memory that a recorded graph uses.
         copy = ops.xp.empty(system.a.shape, dtype)
     elif copy is not None and scaling is None and system.frame is None:
         return copy

@@ -1,5 +1,6 @@
 """The structures of `assume_a`: the entries that each reads, and tests whether a matrix has a structure."""
 
+import functools
 import math
 
 import numpy as np
@@ -20,8 +21,9 @@ BANDS = {
 # `by_bandwidth` calls a matrix banded if it has at most two, or at most n / NARROW_BAND, diagonals besides
 # the main one.
 NARROW_BAND = 8
-# Up to FEW_ROWS rows and from MANY_ROWS on, NumPy compares a matrix with its transpose in less time than
-# SciPy.  Large matrices are compared in blocks of TILE rows and columns, which stay in the cache.
+# Up to FEW_ROWS rows, NumPy finds nonzero entries outside of a band in less time than SciPy.  Up to FEW_ROWS
+# rows and from MANY_ROWS on, it compares a matrix with its transpose in less time.  Large matrices are
+# compared in blocks of TILE rows and columns, which stay in the cache.
 FEW_ROWS, MANY_ROWS, TILE = 64, 2048, 128
 
 
@@ -41,9 +43,18 @@ def is_as_read(a, structure):
         return is_mirrored(a, conjugate=structure != "symmetric")
     if structure not in BANDS:
         return True
+    if len(a) <= FEW_ROWS:
+        return not a[_unread(structure, len(a))].any()
     return all(
         has <= most for has, most in zip(scipy.linalg.bandwidth(a), BANDS[structure], strict=True)
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _unread(structure, n):
+    """Return the Boolean matrix (n, n) that is True where a structure of BANDS has zeros."""
+    (below, above), (i, j) = BANDS[structure], np.indices((n, n))
+    return (i - j > below) | (j - i > above)
 
 
 def is_mirrored(a, conjugate):

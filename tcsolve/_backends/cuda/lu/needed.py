@@ -2,7 +2,8 @@
 
 A kernel that is missing here is compiled when it is launched, and the solve waits for it.  The compilation of
 a kernel that is not needed keeps a core busy.  So the lists are those of the usual solve: a real matrix that
-is not known to be dominant, and one or a few right-hand sides.
+is not known to be dominant, and one or a few right-hand sides.  The kernels of the trailing updates of a
+dominant matrix are listed, too.
 """
 
 from tcsolve._arithmetic.formats import UPDATES

@@ -17,9 +17,10 @@ GATE_PATIENCE = 200_000
 class Share:
     """The division of the multiprocessors between a product (the update) and the panel factored meanwhile.
 
-    The product leaves `reserved` + `more` multiprocessors free.  Each strip after the first needs `reserved`
-    of them for its cluster, and the products between the strips use `more`.  When the panel is factored, a
-    second launch of the same product runs on these multiprocessors, and computes tiles that are still left.
+    The product leaves `reserved` + `more` multiprocessors free.  Each strip after the first needs at most
+    `reserved` of them for its blocks, and the products between the strips use `more`.  When the panel is
+    factored, a second launch of the same product runs on these multiprocessors, and computes tiles that are
+    still left.
     """
 
     def __init__(self, main, reserved, more, started):
