@@ -270,7 +270,7 @@ MUTANTS = (
     ),
     Mutant(
         "solve",
-        "_solve/host/direct.py",
+        "_solve/ladder/short_refinement.py",
         "bool(((size > 1 / TOP) | ~b.any(axis=0)).all())",
         "bool(((size > 1 * TOP) | ~b.any(axis=0)).all())",
     ),

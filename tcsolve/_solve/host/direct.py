@@ -21,15 +21,14 @@ from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._lu.norms import Survey
 from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp, needs_scaling
 from tcsolve._refine import stopping
-from tcsolve._refine.loop import refine_columns
-from tcsolve._refine.operator import Operator
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.host import fp32_factors
+from tcsolve._solve.host.fp32_refinement import refined_by_plan, refined_shortly
 from tcsolve._solve.host.gains import least_rcond
 from tcsolve._solve.host.lapack_factors import Band, Rounded
 from tcsolve._solve.host.ways import GENERAL, GENERAL_IN_FP32
 from tcsolve._solve.ladder.condition import TRUST
-from tcsolve._solve.ladder.short_refinement import HostLoop
+from tcsolve._solve.ladder.short_refinement import HostLoop, is_of_ordinary_size
 from tcsolve._solve.verify.backward_error import backward_errors
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
@@ -37,9 +36,6 @@ __all__ = ["failed", "solve_directly"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
-# Largest number of corrections with FP32 factors, unless the plan has one.  Systems whose rcond is large
-# enough for these factors need less than half as many.
-MOST_LOW_STEPS = 30
 # Number of vectors per right-hand side that refinement with FP32 factors takes.
 LOW_VECTORS = 6
 # An FP32 system of up to this many unknowns is solved again with FP32 factors of A, and then of its
@@ -48,13 +44,8 @@ LOW_VECTORS = 6
 MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
-# After a step with FP32 factors that reduces the error to this number, the next step nearly always meets the
-# bound of FP64.
-NEAR = 2.0**-40
-# Nearly every system needs AHEAD corrections with FP32 factors, and one more if rcond is below SLOW.
-AHEAD, SLOW = 2, 2.0**-12
-# Below this rcond, most systems need still more corrections.  For at least as many columns as unknowns, the
-# additional corrections take longer than factors in FP64.
+# Below this rcond, most systems need many corrections with FP32 factors.  For at least as many columns as
+# unknowns, these take longer than factors in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
@@ -96,12 +87,12 @@ def _by_factors(problem, a, b, way, request, tried):
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
         return None
     if way is GENERAL_IN_FP32:
-        found = _refined_shortly(problem, factors)
+        found = refined_shortly(problem, factors)
     elif way.plan:
         # `solve` and `solve_ex` must give the same x, but `solve` may have no estimate of rcond.  So use the
         # lower bound of rcond, which is computed in both, if there is one.
         known = problem.least or rcond
-        found = _refined_by_plan(problem, factors, way.plan, known, watched=request.estimate)
+        found = refined_by_plan(problem, factors, way.plan, known, watched=request.estimate)
     else:
         found = _solved(problem, factors, is_singular)
     answer = found and _measured(problem, found, a, b, rcond)
@@ -326,7 +317,7 @@ def _refined(a, b, factors, norm, dtype):
             overflows = not np.isfinite(rounded).all()
             x = x if overflows else rounded
         size = np.maximum.reduce(np.abs(x))
-        if not _is_of_ordinary_size(size, b):
+        if not is_of_ordinary_size(size, b):
             return None
         r = a.residual(x, b) if type(a) is Band else residual(a, x, b)
         error = np.maximum.reduce(np.abs(r)) / (norm * (size + (size == 0)))
@@ -336,72 +327,6 @@ def _refined(a, b, factors, norm, dtype):
         x = np.where(met, x, x + factors.solve(r))
         steps += ~met
     return None
-
-
-def _is_of_ordinary_size(size, b):
-    """Tell whether each column of x is far from the ends of the range of FP64, or has b = 0.
-
-    `size` has the largest modulus of each column.  Products with a tiny x may underflow.
-    """
-    if not np.maximum.reduce(size) < TOP:
-        return False
-    return np.minimum.reduce(size) > 1 / TOP or bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
-
-
-def _refined_by_plan(problem, factors, plan, rcond, *, watched):
-    """Return (x, errors or None, steps, history) by the loop with FP32 factors, or None.
-
-    The history is complete only if `watched`.
-    """
-    a, b, norm, dtype = problem.matrix, problem.rhs, problem.norm, problem.dtype
-    n = len(a)
-    wanted = stopping.before_rounding(dtype, n)
-    if dtype.kind == "c" and a.dtype.kind != "c":
-        wanted /= math.sqrt(2)  # the modulus of the error combines the errors of both parts
-    most = plan.max_steps or MOST_LOW_STEPS
-    if plan.method in ("auto", "ir"):
-        near, ahead = (NEAR, AHEAD + (rcond < SLOW)) if dtype.char in "dD" else (0.0, 0)
-        solve, sized = factors.solver(b)
-        how = {"sized": sized, "ahead": ahead, "watched": watched}
-        loop = HostLoop(a, norm, solve, wanted, near, **how)
-        if found := loop.refined(b, most, plan.contraction):
-            x, error, steps, history = found
-            error = None if dtype.char in "fF" else error
-            return x.reshape(b.shape), error, steps, [(*point, False) for point in history]
-    found = _by_general_loop(a, b, factors, norm, plan, wanted, most=most)
-    if found is None:
-        return None
-    x, error, steps, history = found
-    if dtype.char in "fF":
-        error = None
-    elif n <= SMALL:
-        size = numpy_ops.column_max(x)
-        rest = np.maximum.reduce(np.abs(residual(a, x, b, (norm, size))))
-        error = rest / (norm * (size + (size == 0)))
-        if not np.logical_and.reduce(error <= wanted):
-            return None
-    return x, error, steps, history
-
-
-def _refined_shortly(problem, factors):
-    """Return (x, errors, steps, history) by the loop that `plain_system` uses too, or None."""
-    wanted = stopping.target(problem.dtype, len(problem.rhs))
-    wanted /= math.sqrt(2) if problem.paired else 1  # as in `_refined_by_plan`
-    loop = fp32_factors.short_loop(factors, problem.matrix, problem.norm, problem.rhs, wanted)
-    found = loop.refined(problem.rhs, fp32_factors.MOST_CORRECTIONS)
-    if found is None:
-        return None
-    x, error, steps, history = found
-    return x.reshape(problem.rhs.shape), error, steps, [(*point, False) for point in history]
-
-
-def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):
-    """Return (x, errors, steps, history) by the general loop, which supports every `Plan`, or None."""
-    operator = Operator.of(numpy_ops, a, norm)
-    state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
-    if not (state.all_converged and _is_of_ordinary_size(numpy_ops.column_max(state.x), b)):
-        return None
-    return state.x, state.error, state.steps, state.history
 
 
 def failed(status, b, dtype, seconds, tried=None):

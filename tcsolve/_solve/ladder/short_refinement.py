@@ -14,7 +14,7 @@ from tcsolve._lu.scaling import FRAME_EXPONENT
 from tcsolve._refine import stopping
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["HostLoop", "divided", "is_moderate", "refine_shortly"]
+__all__ = ["HostLoop", "divided", "is_moderate", "is_of_ordinary_size", "refine_shortly"]
 
 TOP = 2.0**FRAME_EXPONENT
 # Largest number of corrections of a column in `refine_shortly`; the general loop takes the rest.
@@ -94,6 +94,16 @@ def _difference(times):
 def is_moderate(size):
     """Tell whether products with numbers of this size stay in the range of FP64; False for 0 and NaN."""
     return 1 / TOP < size < TOP
+
+
+def is_of_ordinary_size(size, b):
+    """Tell whether each column of x is far from the ends of the range of FP64, or has b = 0.
+
+    `size` has the largest modulus of each column.  Products with a tiny x may underflow.
+    """
+    if not np.maximum.reduce(size) < TOP:
+        return False
+    return np.minimum.reduce(size) > 1 / TOP or bool(((size > 1 / TOP) | ~b.any(axis=0)).all())
 
 
 class HostLoop:
