@@ -212,7 +212,7 @@ def _product(t, x, *, trans_a, **how):
     For few unknowns it is in long double.
     """
     if len(x) <= SMALL:
-        wide = widest(np.where(_triangle(len(x), how["lower"]), t, 0.0), len(x))
+        wide = widest(np.where(_triangle(len(x), bool(how["lower"])), t, 0.0), len(x))
         if how["diag"]:
             np.fill_diagonal(wide, 1)
         return transposed(wide, trans_a) @ x

@@ -310,3 +310,13 @@ def test_a_band_that_cannot_be_solved_is_refused(xp):
         solve_banded((2, 1), xp.ones((3, 5)), xp.ones(5))
     with pytest.raises(ValueError):
         solveh_banded(xp.full((2, 5), np.nan), xp.ones(5))
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("lower", [np.array(True), np.array(1), 1])
+def test_lower_may_be_an_array_of_one_number(lower, order):
+    a = np.asarray(triangle(6, True), order=order)
+    assert np.array_equal(
+        tcsolve.solve_triangular(a, np.ones(6), lower=lower),
+        tcsolve.solve_triangular(a, np.ones(6), lower=True),
+    )

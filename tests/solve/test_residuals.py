@@ -494,3 +494,14 @@ def rounded_one_way(n, columns, factor=1):
     a[range(n), range(n)] += 0.25
     b = (a.astype(np.longdouble) @ np.ones((n, 1))).astype(float)
     return factor * a, factor * b.repeat(columns, axis=1)
+
+
+@pytest.mark.parametrize("cond", [1e1, 1e3])
+def test_corrections_of_both_kinds_are_counted(cond):
+    """Those by double-double residuals come after max_steps others."""
+    a, _ = system("svd_geo", cond, 32)
+    plan = Plan("fp32", max_steps=2, fallback=False)
+
+    found = solve_ex(a, a @ np.ones((32, 3)), assume_a="general", precision=plan, **DD)
+
+    assert (found.iterations > 2).all()

@@ -301,7 +301,7 @@ class Solve:
         measured = self.dtype.char not in "fF" and operator_of(ladder).measures_the_caller
         if measured and len(rhs) <= SMALL and (error <= NEAR * bound).all():
             left = (ladder.plan.max_steps or math.inf) - int(state.steps.max())
-            x, error, added = look_closer(ladder, x, rhs, bound, min(2, left))
+            x, error, added = look_closer(ladder, x, rhs, bound, min(2, max(left, 0)))
             total, met = total + added, bool((error <= bound).all())
             if added:
                 history.append(HistoryPoint(ladder.precision, total.copy(), error, False))

@@ -71,9 +71,9 @@ def measure(ops, system, y, info, board):
     """
     a, b, (m, n, k) = system.a, system.b, system.b.shape
     if is_large(ops, b):
-        # A correction starts from the residual.  The residual is kept only for a single matrix that is not
+        # A correction starts from the residual.  The residual is kept only for a single system that is not
         # triangular: triangles rarely need a correction, and few systems of a stack do.
-        keeps = m == 1 and system.kind not in TRIANGULAR
+        keeps = system.alone and system.kind not in TRIANGULAR
         r = ops.xp.empty((1, k, n), y.dtype) if keeps else None
         x = _measure_large(ops, system, y, info, board, r)
         return system._replace(residuals=r), x

@@ -66,7 +66,8 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     if len(few):
         if len(few) * RARE > m:
             return None
-        ops.guarded(_settle_doubtful)(ops, form.system(a, b), judged, batch, check_finite)
+        with np.errstate(all="ignore"):
+            ops.guarded(_settle_doubtful)(ops, form.system(a, b), judged, batch, check_finite)
     return x if len(of_x) == 3 else x.reshape(of_x)
 
 
@@ -115,7 +116,8 @@ def _answer_by_factors(ops, system, batch, shape, check_finite):
     """Return x, or None if the general code must solve the systems; raise or warn as their statuses say."""
     if not (system.alone or solved_together(ops, system)):
         return None
-    found = ops.guarded(answer_by_factors)(ops, system, batch, shape, check_finite)
+    with np.errstate(all="ignore"):
+        found = ops.guarded(answer_by_factors)(ops, system, batch, shape, check_finite)
     if found is None:
         return None
     x, report = found

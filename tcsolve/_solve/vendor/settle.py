@@ -88,7 +88,7 @@ def corrected_once(ops, system, x, factors, error):
         return x, error, 0
     if system.residuals is None:
         return None
-    for solve in (_by_diagonal(ops, system.a), factors.solve):
+    for solve in _solves(ops, system, factors):
         corrected, board = _corrected_by(ops, system, x, solve, system.residuals)
         error = safe_errors(ops.host(board)[0][:, 0], system)
         if error is not None and error.max() <= system.bound:
@@ -103,10 +103,16 @@ def _part_of_one(rcond, x, error, steps):
     return Part(x, code, np.array([rcond]), error[None], steps, no, no)
 
 
-def _by_diagonal(ops, a):
-    """Return a function that divides rows by the diagonal of a: nearly a solve if a is dominant."""
-    diagonal = ops.xp.diagonal(a, axis1=1, axis2=2)[:, None]
-    return lambda rows: rows / diagonal
+def _solves(ops, system, factors):
+    """Return the functions that solve for a correction; the next one is used if x still misses the bound.
+
+    The first one divides by the diagonal, which is nearly a solve if A is dominant.  It is used only for
+    single systems whose residuals were kept, so that the bits of a stack do not depend on its length.
+    """
+    if system.residuals is None:
+        return (factors.solve,)
+    diagonal = ops.xp.diagonal(system.a, axis1=1, axis2=2)[:, None]
+    return (lambda rows: rows / diagonal), factors.solve
 
 
 def _set_rconds(ops, system, part, wanted, factors):
@@ -153,9 +159,12 @@ def _step(ops, system, x, factors, error):
         y = rows_of(ops, x).copy()
         r = ops.xp.empty_like(y)
         measure_again(ops, system, y, r)
-    x, board = _corrected_by(ops, system, x, factors.solve, r)
-    error, met, _ = errors_on(*ops.host(board), system)
-    return x, np.where(met[:, None], error, np.inf), np.ones((m, k), np.int64)
+    for solve in _solves(ops, system, factors):
+        corrected, board = _corrected_by(ops, system, x, solve, r)
+        error, met, _ = errors_on(*ops.host(board), system)
+        if met.all():
+            break
+    return corrected, np.where(met[:, None], error, np.inf), np.ones((m, k), np.int64)
 
 
 def _corrected_by(ops, system, x, solve, r):

@@ -717,6 +717,42 @@ def test_an_answer_that_misses_the_bound_is_corrected_with_the_same_factors(
     assert ratio(a, found.x, b) <= MET
 
 
+class InexactVendor(HostVendor):
+    """The relative errors of its solutions are 2e-15, the same in each call."""
+
+    largest_at_once = 0
+
+    def factor(self, a, kind, columns, careful=False):
+        factors = super().factor(a, kind, columns, careful)
+        solve = factors.solve
+
+        def inexactly(rhs, adjoint=False):
+            y = solve(rhs, adjoint)
+            y *= 1 + 2e-15 * np.sin(1.7 * np.arange(y.shape[-1]))
+            return y
+
+        factors.solve = inexactly
+        return factors
+
+
+@pytest.mark.parametrize("kind", ["general", "positive definite"])
+@pytest.mark.parametrize(
+    "shift", [0, 240]
+)  # of a dominant matrix, the diagonal alone gives a correction
+def test_a_corrected_answer_has_the_same_bits_with_and_without_a_report(kind, shift):
+    road = HostRoad()
+    road.ops.vendor = InexactVendor()
+    a, b = matrices(kind, "d", 3, 60), right_hand_sides("d", 3, 60, 1)
+    a += shift * np.eye(60)
+
+    one, told = (road.solve_ex(a[0], b[0], assume_a=kind, estimate=e) for e in (False, True))
+    stack, alone = (road.solve_ex(a[:m], b[:m], assume_a=kind, estimate=False) for m in (3, 1))
+
+    assert (told.iterations == 1).all() or not shift
+    assert np.array_equal(one.x, told.x) and np.array_equal(one.iterations, told.iterations)
+    assert np.array_equal(stack.x[0], alone.x[0])
+
+
 class SpoiltVendor(HostVendor):
     """Its first solutions have errors of 1e-11, and each correction is multiplied by `factor_of_second`."""
 

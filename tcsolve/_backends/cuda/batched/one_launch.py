@@ -101,7 +101,7 @@ def solve_and_judge(a, b, kind, band, limits, *, alone=False):
     return x, *(doubts.told(count) if count <= TOLD else (np.flatnonzero(doubtful.get()), None))
 
 
-@functools.lru_cache(maxsize=128)
+@functools.lru_cache(maxsize=32)
 def _doubts(device, thread, numbers):
     return _Doubts(numbers)
 
