@@ -35,6 +35,8 @@ STRUCTURES = {
     "positive definite": "positive definite",
     "pos": "positive definite",
 }
+# The values of `trans`, and the number of each.
+TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 
 
 def check_array(x, name):
@@ -147,10 +149,9 @@ def check_options(assume_a, precision, device):
 
 def check_trans(trans):
     """Return 0, 1 or 2 for A, A^T or A^H, or raise an InputError."""
-    known = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
-    if not isinstance(trans, int | str | np.integer) or trans not in known:
+    if not isinstance(trans, int | str | np.integer) or trans not in TRANS:
         raise InputError(f"trans is {trans!r}; it needs 0 or 'N', 1 or 'T', 2 or 'C'")
-    return known[trans]
+    return TRANS[trans]
 
 
 def require_finite(ok, name):

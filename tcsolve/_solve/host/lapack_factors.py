@@ -137,8 +137,9 @@ class Triangular:
         """Look for a zero on the diagonal of a (n, n)."""
         # LAPACK is column-major: of a row-major matrix it sees the transpose, with the other triangle.
         transposed = not a.flags.f_contiguous
-        zero = np.flatnonzero(a.diagonal() == 0)
-        bad_pivot = int(zero[0]) + 1 if zero.size else 0
+        diagonal, bad_pivot = a.diagonal(), 0
+        if not np.logical_and.reduce(diagonal):
+            bad_pivot = int(np.flatnonzero(diagonal == 0)[0]) + 1
         return cls(a.T if transposed else a, lower != transposed, transposed, bad_pivot)
 
     def solve(self, b, adjoint=False):

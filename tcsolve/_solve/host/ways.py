@@ -51,6 +51,12 @@ class Way(NamedTuple):
 
 
 GENERAL = Way(General.of)
+TRIANGLES = {
+    name + " triangular": Way(
+        functools.partial(Triangular.of, lower=name == "lower"), Status.SINGULAR
+    )
+    for name in ("lower", "upper")
+}
 GENERAL_IN_FP32 = Way(Rounded.of, None, "fp32", Plan("fp32"))
 
 
@@ -90,9 +96,8 @@ def way_in_fp64(a, structure):
         structure, bands = (by_bandwidth if structure else detected)(a)
     if structure in ("diagonal", "tridiagonal", "banded"):
         return Way(Banded.of, Status.SINGULAR, bands=bands or scipy.linalg.bandwidth(a))
-    if structure in ("upper triangular", "lower triangular"):
-        factor = functools.partial(Triangular.of, lower=structure == "lower triangular")
-        return Way(factor, Status.SINGULAR)
+    if structure in TRIANGLES:
+        return TRIANGLES[structure]
     return GENERAL if len(a) <= LARGEST_DIRECT else None
 
 
