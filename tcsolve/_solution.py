@@ -9,14 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tcsolve._arrays import as_host, is_cupy
-from tcsolve._errors import (
-    AccuracyWarning,
-    LinAlgWarning,
-    NotPositiveDefiniteError,
-    SingularError,
-    warn,
-)
-from tcsolve._report import as_text, message
+from tcsolve._report import as_text
 
 __all__ = [
     "MISSED",
@@ -28,7 +21,6 @@ __all__ = [
     "distinct",
     "of_slices",
     "plain",
-    "raise_or_warn",
 ]
 
 
@@ -356,58 +348,3 @@ def contradicted(solution, apart):
     # A worse status has a larger code, so the maximum keeps it.
     codes = np.maximum(codes, np.where(apart, code_of(Status.NOT_AS_ASSERTED), 0))
     return replace(solution, **of_slices(codes, solution.rconds))
-
-
-def _worst(errors):
-    """Return the largest error: NaN if any is NaN, and 0 if there are none."""
-    return float(np.max(errors, initial=0.0))
-
-
-def raise_or_warn(solution, places=None):
-    """Raise an error or give a warning for a bad status, as scipy.linalg.solve does.
-
-    If the systems are a part of a larger stack, row i of `places` is the index of system i in that stack.
-
-    - SingularError: a pivot is exactly zero.
-    - NotPositiveDefiniteError: a Cholesky factorization broke down.  SciPy calls this matrix singular too.
-    - LinAlgWarning with rcond: the matrix is singular to working precision, its condition is unknown, or it
-      holds NaN or Inf.
-    - AccuracyWarning: the answer misses the bound, leaves the range of its dtype, or is less accurate than
-      was asked for; or A contradicts `assume_a`.  SciPy gives no warning in these cases.
-    """
-    status = solution.status
-    if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):
-        return
-    which = _first_bad(solution, places)
-    if status is Status.SINGULAR:
-        raise SingularError(f"A singular matrix detected{which}. {status.value}")
-    if status is Status.NOT_POSITIVE_DEFINITE:
-        raise NotPositiveDefiniteError(f"A singular matrix detected{which}. {status.value}")
-    if status in MISSED:
-        error = _worst(solution.backward_error)
-        warn(
-            f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}{which}: "
-            + status.value,
-            AccuracyWarning,
-        )
-    elif status is Status.CONDITION_UNKNOWN:
-        warn(
-            f"The condition of the matrix is unknown{which}: rcond = nan. {status.value}",
-            LinAlgWarning,
-        )
-    elif status is Status.ILL_CONDITIONED or (
-        status is Status.NONFINITE_INPUT and solution.rcond == 0
-    ):
-        warn(
-            f"Ill-conditioned matrix detected: rcond = {solution.rcond}{which}. {message(solution)}",
-            LinAlgWarning,
-        )
-
-
-def _first_bad(solution, places):
-    """Return the words that name the first matrix of a stack with the worst status; '' for one matrix."""
-    if not solution.statuses.ndim:
-        return ""
-    index = np.argwhere(solution.statuses == solution.status)[0]
-    index = (index if places is None else places[index[0]]).tolist()
-    return f" in slice {tuple(index) if len(index) > 1 else index[0]} of the stack"

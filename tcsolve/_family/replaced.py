@@ -7,7 +7,8 @@ import numpy as np
 from tcsolve._arrays import is_cupy
 from tcsolve._errors import LinAlgError
 from tcsolve._family.inverse import det, verify_inverse
-from tcsolve._solution import MISSED, Status, raise_or_warn
+from tcsolve._outcome import raise_or_warn
+from tcsolve._solution import MISSED, Status
 from tcsolve._solve.api import solve_ex
 
 __all__ = ["NUMPY", "cupy_functions"]

@@ -4,7 +4,7 @@ import numpy as np
 
 from tcsolve._backends.transfer import brought
 from tcsolve._checks import result_dtype
-from tcsolve._solution import raise_or_warn
+from tcsolve._outcome import raise_or_warn
 from tcsolve._solve.choice.placement import require_room_there, target_ops
 from tcsolve._solve.factored.factorization import Factorization
 from tcsolve._solve.factored.stack_factorization import StackFactorization

@@ -10,7 +10,8 @@ from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, check_shapes, check_trans, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._locks import ForkSafeLock
-from tcsolve._solution import Solution, raise_or_warn
+from tcsolve._outcome import raise_or_warn
+from tcsolve._solution import Solution
 from tcsolve._solve.choice.placement import place_rhs
 from tcsolve._solve.factored.replacement import Replacement
 from tcsolve._solve.ladder.condition import ConditionEstimate

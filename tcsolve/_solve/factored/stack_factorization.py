@@ -10,8 +10,9 @@ from tcsolve._backends.select import ops_for
 from tcsolve._backends.transfer import brought
 from tcsolve._checks import check_array, check_shapes, check_trans, require_finite, result_dtype
 from tcsolve._errors import DeviceMemoryError
+from tcsolve._outcome import raise_or_warn
 from tcsolve._refine import stopping
-from tcsolve._solution import HistoryPoint, Solution, distinct, of_slices, raise_or_warn
+from tcsolve._solution import HistoryPoint, Solution, distinct, of_slices
 from tcsolve._solve.choice.placement import place_rhs
 from tcsolve._solve.factored.fold import Fold
 from tcsolve._solve.factored.separate_factors import SeparateFactors

@@ -15,7 +15,8 @@ import numpy as np
 from tcsolve._arrays import is_cupy
 from tcsolve._backends.select import cupy_ops_for
 from tcsolve._checks import STRUCTURES
-from tcsolve._solution import contradicted, raise_or_warn
+from tcsolve._outcome import raise_or_warn
+from tcsolve._solution import contradicted
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.judged import PROBES, settled_few
 from tcsolve._solve.vendor.measure import limits

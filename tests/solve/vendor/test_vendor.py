@@ -18,7 +18,7 @@ from vendor_on_host import HostVendor, HostVendorOps, boards
 import tcsolve
 from tcsolve import Status
 from tcsolve._checks import check_options, check_shapes, result_dtype
-from tcsolve._solution import raise_or_warn
+from tcsolve._outcome import raise_or_warn
 from tcsolve._solve.vendor.measure import all_ordinary, doubtful, look_at
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 
