@@ -171,7 +171,7 @@ OURS = {
         "the two middle numbers. 'kappa' is "
         "in the infinity norm, of A and of the scaled matrix. For nos1 those of the scaled matrices differ "
         "from theirs by 3 % and 1 %, and the reason is not known; the others agree in three digits, or "
-        "nearly."
+        "nearly. The rows are counted without 'kappa'."
     ),
     "spd": (
         "FGMRES or CG by `tcsolve.refine`, whose cycles aim at a tenth of the bound, for one random b. The "
