@@ -287,7 +287,9 @@ def _collected(pattern, options, filters, folder):
         raise InputError(f"study: {error}") from error
     if not every:
         group = f" of the group {filters.group}" if filters.group else ""
-        raise InputError(f"study: no matrix{group} of the collection is {pattern!r}")
+        of_folder = "; a local folder has the groups of its matrices in index.csv"
+        hint = of_folder if filters.group or "/" in pattern else ""
+        raise InputError(f"study: no matrix{group} of the collection is {pattern!r}{hint}")
     cases = [Case("suitesparse", entry["full_name"], {}, filters, where) for entry in found]
     if left := len(every) - len(found):
         told = ", ".join(f"{key} = {value}" for key, value in wanted.items())

@@ -382,7 +382,11 @@ def test_matrices_that_are_left_out_by_the_list_do_not_change_the_study(collecti
     [
         ("ss:absent", "no matrix absent in"),
         ("ss:a/b/c", "'a/b/c' is not the name of a matrix"),
-        ("ss:XX/*", "no matrix of the collection is 'XX/\\*'"),
+        (
+            "ss:XX/*",
+            "no matrix of the collection is 'XX/\\*'; a local folder has the groups .* in index.csv",
+        ),
+        ("ss:absent*", "no matrix of the collection is 'absent\\*'$"),
         ({"suitesparse": "*", "group": "XX"}, "no matrix of the group XX of the collection"),
         ("absent.mtx", "there is no file absent.mtx"),
         ("absent*.mtx", "there is no file absent\\*.mtx"),
