@@ -116,7 +116,7 @@ def told(row):
 
 
 def _least_ratio(row):
-    """Return the time of `Case.least` divided by that of the peer, as text."""
+    """Return the quotient of two medians as text: the seconds of `Case.least`, and those of the peer."""
     if "least" not in row:
         return ""
     return f"{row['least']['median'] / row['peer_seconds']['median']:.2f}"
