@@ -116,7 +116,7 @@ def told(row):
 
 
 def _least_ratio(row):
-    """Return the quotient of two medians as text: the seconds of `Case.least`, and those of the peer."""
+    """Return a quotient as text: the median seconds of `Case.least` by those of the peer."""
     if "least" not in row:
         return ""
     return f"{row['least']['median'] / row['peer_seconds']['median']:.2f}"

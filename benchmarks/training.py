@@ -314,8 +314,8 @@ def energy(rows, problems):
     lines = [
         "## Energy",
         "",
-        "Joules of a solve, and gigaflops per watt, for 2/3 n^3 operations.  The energy of cuSOLVER's solvers "
-        "was not measured.",
+        "Joules of a solve, and gigaflops per watt, for 2/3 n^3 operations.  The energy of cuSOLVER's "
+        "solvers was not measured.",
         "",
     ]
     lines += ["| problem | " + " | ".join(names) + " |", "| --- " * (1 + len(names)) + "|"]
