@@ -115,8 +115,8 @@ MUTANTS = (
     Mutant(
         "refine",
         "_refine/operator.py",
-        "sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])",
-        "sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x * operator.col[:, None])",
+        "scaled = r * operator.row[:, None], x / operator.col[:, None]",
+        "scaled = r * operator.row[:, None], x * operator.col[:, None]",
     ),
     Mutant(
         "refine",

@@ -5,6 +5,7 @@ import scipy.linalg
 from tcsolve.kernels.system_shapes import TOLD
 
 from tcsolve._backends.cpu.ops import NumpyOps
+from tcsolve._contract.stacks import StackPlan
 from tcsolve._solve.vendor.measure import limits
 from tcsolve._solve.vendor.system import ALL_READ, TRIANGULAR, System
 from tcsolve._solve.verify.long_double_residual import residual
@@ -103,20 +104,15 @@ def random_probe(n, c):
 class HostVendor:
     """Stands in for the module `vendor`, and records the sizes and types of the factored matrices."""
 
-    largest_at_once, MEASURED_COLUMNS = 128, 4
+    largest_at_once, together, MEASURED_COLUMNS = 128, 5000, 4
 
     def __init__(self):
         self.factored, self.solved_at_once, self.dtypes = [], [], set()
 
-    def most_at_once(self, dtype, kind, shape, factors=False):
-        return 5000
-
-    def bytes_for_columns(self, dtype, kind, shape, alone=False):
-        return 0
-
-    def bytes_at_once(self, alone, shape, dtype, kind, band):
+    def plan(self, shape, dtype, kind, band, probes, *, alone=False, factors=False):
         _, n, k = shape
-        return 0 if k == 1 and n <= self.largest_at_once else None
+        fits = k == 1 and n <= self.largest_at_once
+        return StackPlan(0 if fits else None, self.together, 0)
 
     def solve_at_once(
         self, a, b, kind, band, bound, board, *, alone=False, exact=False, probes=None

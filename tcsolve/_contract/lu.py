@@ -70,7 +70,7 @@ class Square(NamedTuple):
 
 
 class LibraryLU(Protocol):
-    """The LU of a matrix a, or of its transpose, by LAPACK or cuSOLVER.
+    """The LU of a matrix a, or of its transpose, by LAPACK or cuSOLVER; a named tuple.
 
     Attributes
     ----------
@@ -82,18 +82,18 @@ class LibraryLU(Protocol):
         Row i of L U is row order[i] of the factored matrix.
     transposed : bool
         Whether the factored matrix is the transpose of a.
+    inverses : array or None
+        Inverses of diagonal blocks, if the device solves with them; None is always valid.
     """
 
     lu: Any
     swaps: Any
     order: Any
     transposed: bool
+    inverses: Any
 
     def solve(self, b, adjoint):
         """Return a**-1 b, or a**-H b, in the dtype of the factors."""
-
-    def widened(self):
-        """Return the same factors converted to FP64, to solve with fewer rounding errors."""
 
     def gecon(self, norm_one):
         """Return the estimate of rcond in the 1-norm, or None if the library has no estimator."""

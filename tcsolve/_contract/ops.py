@@ -191,9 +191,6 @@ class Ops(Protocol):
         a is a matrix, or the function x -> a x.
         """
 
-    def column_max(self, v):
-        """Return max |v| of each column of the n x k array v; NaN propagates."""
-
     # ---- the estimate of the condition -----------------------------------------------------
 
     def probes(self, n):

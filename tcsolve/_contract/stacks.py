@@ -4,9 +4,9 @@ A GPU has all of them.  The host has only those that the LU of a stack needs
 (`tcsolve._solve.host.library`).
 """
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["StackFactors", "Stacks"]
+__all__ = ["StackFactors", "StackPlan", "Stacks"]
 
 
 class StackFactors(Protocol):
@@ -33,6 +33,29 @@ class StackFactors(Protocol):
         """Return the factors of some of several matrices; factors of one matrix need not have this."""
 
 
+class StackPlan(NamedTuple):
+    """How a backend solves the systems of a stack, or a single system.
+
+    Attributes
+    ----------
+    launch_bytes : int or None
+        The bytes that `Stacks.solve_and_judge` allocates for its factors.  None if the systems do not fit
+        into one launch, or if other methods are faster.
+    together : int
+        The largest number of systems that one call of `Stacks.factor_and_solve` should take.
+    work_bytes : int
+        The bytes that solves with factors, and products, allocate besides results and n x n factors.  An
+        elimination keeps no factors, and factors of one triangle are smaller.  In both cases this is the
+        number of bytes that are allocated, minus the bytes of n x n factors; it may be negative.  For many
+        complex columns of one system, it is the bytes of inverses and of planes: the real matrices u, v and
+        u + v for a complex matrix u + i v.
+    """
+
+    launch_bytes: int | None
+    together: int
+    work_bytes: int
+
+
 class Stacks(Protocol):
     """What a backend does with stacks; an algorithm finds it as `ops.vendor`.
 
@@ -45,7 +68,24 @@ class Stacks(Protocol):
 
     MEASURED_COLUMNS: int
 
-    # ---- structures and right-hand sides ---------------------------------------
+    def plan(self, shape, dtype, kind, band, probes, *, alone=False, factors=False):
+        """Return the `StackPlan` of some systems.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            (m, n, k): the numbers of systems, of unknowns, and of right-hand sides of a system.
+        dtype, kind, band
+            The dtype of a, and the arguments `kind` and `band` of `solve_at_once`.
+        probes : int
+            Number of random vectors that are solved for besides the right-hand sides.
+        alone : bool
+            True for one system that is no stack.
+        factors : bool
+            The factors will be used for other right-hand sides, too.
+        """
+
+    # ---- structures ------------------------------------------------------------
 
     def read_as(self, a, below, above, mirror, seen):
         """Return the full matrices that a band of a (m, n, n) describes; fill `seen` with facts about a.
@@ -69,29 +109,7 @@ class Stacks(Protocol):
             ignore NaN.  For mirror 2, the first is also at least twice each imaginary part on the diagonal.
         """
 
-    def rows(self, b, probes):
-        """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n).
-
-        The rows are in FP64 or complex128.  There are at most two random vectors.  Their entries are
-        uniform, with mean 0 and variance 1, and the same in every call.
-        """
-
     # ---- solves by one launch --------------------------------------------------
-
-    def bytes_at_once(self, alone, shape, dtype, kind, band):
-        """Return the bytes that `solve_and_judge` allocates for its factors.
-
-        The result is None if the systems do not fit, or if other methods are faster.
-
-        Parameters
-        ----------
-        alone : bool
-            True for one system that is no stack.
-        shape : tuple of int
-            (m, n, k): the numbers of systems, of unknowns, and of right-hand sides of a system.
-        dtype, kind, band
-            The dtype of a, and the arguments `kind` and `band` of `solve_at_once`.
-        """
 
     def solve_at_once(self, a, b, kind, band, bound, board, *, alone=False, exact=False):
         """Return x of A x = b for a stack of small systems, and fill `board` with its verification.
@@ -137,19 +155,6 @@ class Stacks(Protocol):
 
     # ---- factors by the libraries ----------------------------------------------
 
-    def most_at_once(self, dtype, kind, shape, factors=False):
-        """Return the largest number of systems that one call of `factor_and_solve` should take.
-
-        Parameters
-        ----------
-        dtype, kind
-            As in `bytes_at_once`.
-        shape : tuple of int
-            (m, n, columns), as in `bytes_for_columns`.
-        factors : bool
-            The factors will be used for other right-hand sides, too.
-        """
-
     def factor(self, a, kind, columns, careful=False):
         """Return the factors of a stack (see `StackFactors`).
 
@@ -174,14 +179,15 @@ class Stacks(Protocol):
         """Return (factors, y, the matrices that were read), for a stack.
 
         The rows of y (m, k + probes, n) are A**-1 times the columns of b (m, n, k), then A**-1 times `probes`
-        random vectors.
+        random vectors, at most two.  Their entries are uniform, with mean 0 and variance 1, and the same in
+        every call.
 
         Parameters
         ----------
         a, kind
             As in `factor`.
         alone : bool
-            As in `bytes_at_once`.
+            As in `plan`.
         band, seen
             The arguments (below, above, mirror) and `seen` of `read_as`, if only a band of a is read.  Then
             the matrices that were read are a copy, with all entries, or a itself.  If a itself is read as a
@@ -189,24 +195,6 @@ class Stacks(Protocol):
         copies : bool
             Whether the returned matrices must have all entries.  Then a itself is returned only if there is
             no band.
-        """
-
-    def bytes_for_columns(self, dtype, kind, shape, alone=False):
-        """Return the bytes that solves and products allocate besides results and n x n factors.
-
-        An elimination keeps no factors, and factors of one triangle are smaller.  In both cases the result is
-        the number of bytes that are allocated, minus the bytes of n x n factors.  It may be negative.  For
-        many complex columns of one system, the result is the bytes of inverses and of planes: the real
-        matrices u, v and u + v for a complex matrix u + i v.
-
-        Parameters
-        ----------
-        dtype, kind
-            As in `bytes_at_once`.
-        shape : tuple of int
-            (m, n, columns): the numbers of systems, of unknowns, and of right-hand sides and random vectors.
-        alone : bool
-            As in `bytes_at_once`.
         """
 
     # ---- verification ----------------------------------------------------------

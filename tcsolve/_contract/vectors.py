@@ -45,11 +45,10 @@ def steepest(xp, z, state, found):
     return unit[:, None]
 
 
-def solve_scaled(xp, column_max, solve, b, dtype):
-    """Return solve(v) for the columns v of b, which are scaled to a largest entry of 1 to fit in `dtype`.
+def solve_scaled(xp, sizes, solve, b, dtype):
+    """Return solve(v) for the columns v of b, which are divided by their largest |b_ij| to fit in `dtype`.
 
-    The scaling is undone in the result.
+    `sizes` holds the largest |b_ij| of each column.  The scaling is undone in the result.
     """
-    size = column_max(b)
-    size = xp.maximum(size, SMALLEST[size.dtype.char])  # zeros stay zeros
+    size = xp.maximum(sizes, SMALLEST[sizes.dtype.char])  # zeros stay zeros
     return solve((b / size).astype(dtype)) * size

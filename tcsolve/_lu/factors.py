@@ -158,7 +158,8 @@ class NativeFactors:
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
         solve = functools.partial(self.solve, adjoint=adjoint)
-        return solve_scaled(self.ops.xp, self.ops.column_max, solve, b, self.dtype)
+        sizes = self.ops.row_stats(b.T).top
+        return solve_scaled(self.ops.xp, sizes, solve, b, self.dtype)
 
     def ahead(self, a, b, steps):
         """Return None: nothing is started; the steps are launched one by one."""
@@ -170,9 +171,11 @@ class NativeFactors:
 
     def widened(self):
         """Return the same factors converted to FP64, to solve with fewer rounding errors."""
-        factors = self.factors.widened()
-        wide = factors.lu.dtype
-        return replace(self, factors=factors, dtype=wide, nbytes=factors.lu.nbytes)
+        wide = np.result_type(self.dtype, np.float64)
+        lu = self.ops.converted(self.factors.lu, wide)
+        # The inverses of diagonal blocks are too inaccurate for solves in FP64.
+        factors = self.factors._replace(lu=lu, inverses=None)
+        return replace(self, factors=factors, dtype=wide, nbytes=lu.nbytes)
 
     def triangles(self):
         """Return `PivotedLU`."""

@@ -71,8 +71,8 @@ def measure(ops, operator, x, b):
     r, residual, size = operator.residual(ops, x, b)
     error = quotient(residual, operator.norm, size)
     if operator.row is not None:
-        sizes = ops.column_max(r * operator.row[:, None]), ops.column_max(x / operator.col[:, None])
-        (sizes,) = ops.host(xp.stack(sizes))
+        scaled = r * operator.row[:, None], x / operator.col[:, None]
+        (sizes,) = ops.host(xp.stack([ops.row_stats(v.T).top for v in scaled]))
         error = np.maximum(error, quotient(sizes[0], operator.scaled_norm, sizes[1]))
     if operator.outer is not None:
         error = np.maximum(error, operator.outer(r, x))

@@ -51,7 +51,7 @@ def solved(ops, multiply, correct, y):
     w, before, active = Pair.of(xp, correct(y.high)), 1.0, True
     for _ in range(MOST_CORRECTIONS):
         d = correct(y.minus(multiply(w)))
-        sizes, whole = ops.host(ops.column_max(d), ops.column_max(w.high))
+        sizes, whole = ops.host(*(ops.row_stats(v.T).top for v in (d, w.high)))
         with np.errstate(all="ignore"):
             size = np.where(sizes == 0, 0.0, sizes / whole)
         active = active & (size <= CONTRACTION * before)  # False for NaN

@@ -72,6 +72,7 @@ class NumpyLU(NamedTuple):
     lu: Any
     swaps: Any
     transposed: bool
+    inverses: Any = None  # LAPACK solves without them
 
     @property
     def order(self):
@@ -93,9 +94,6 @@ class NumpyLU(NamedTuple):
             return rcond
         norm = "I" if self.transposed else "1"
         return float(lapack_of("gecon", self.lu.dtype)(self.lu, norm_one, norm=norm)[0])
-
-    def widened(self):
-        return self._replace(lu=self.lu.astype(np.result_type(self.lu, np.float64), order="F"))
 
 
 class HostLU:
@@ -200,7 +198,7 @@ class HostLU:
             y[order] = x
             return y
 
-        return solve_scaled(np, column_max, solve, b, lu.dtype)
+        return solve_scaled(np, column_max(b), solve, b, lu.dtype)
 
     def ahead(self, packed, a, b, steps):
         return None
@@ -219,7 +217,7 @@ class HostLU:
 
 
 def column_max(v):
-    """As `Ops.column_max`."""
+    """Return max |v| of each column of v (n, k); NaN propagates."""
     if v.dtype.kind == "c" or v.size <= FEW_ENTRIES:
         # NumPy is slow if it reduces short contiguous runs.  So for short columns, make the rows contiguous.
         return np.maximum.reduce(np.abs(v, order="C" if len(v) < v.shape[1] else "K"))

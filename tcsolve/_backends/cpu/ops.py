@@ -21,6 +21,8 @@ __all__ = ["NumpyOps", "numpy_ops", "sums"]
 CACHE_ENTRIES = 1 << 16
 # Up to this many entries, sums by NumPy take less time than matrix products.
 FEW_ENTRIES = 1 << 12
+# Up to this many rows, the maxima of all rows are computed together.
+FEW_ROWS = 64
 
 
 class NumpyOps:
@@ -116,9 +118,6 @@ class NumpyOps:
             r = np.subtract(b, r, out=r if r.dtype == b.dtype else None)
         return r, column_max(r), column_max(x)
 
-    def column_max(self, v):
-        return column_max(v)
-
     def probes(self, n):
         return probes(np, n)
 
@@ -144,6 +143,8 @@ class HostRowStats:
     @property
     def top(self):
         a, scale = self._a, self._scale
+        if scale is None and len(a) <= FEW_ROWS:
+            return column_max(a.T)
         if scale is None:
             return np.concatenate([np.abs(a[rows]).max(axis=1) for rows in _blocks(len(a))])
         t = a.T

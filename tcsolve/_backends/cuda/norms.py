@@ -5,28 +5,42 @@ import functools
 import cupy
 
 from tcsolve._arithmetic.matrix_parts import parts
+from tcsolve._backends.cuda.lu.first_steps import column_max
 from tcsolve._backends.cuda.runtime import compiler
+from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_error
 
 __all__ = ["DeviceRowStats", "col_stats", "row_major", "row_stats", "scale_launch"]
 
 # Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
 # there would be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
+# Up to this many rows, many blocks share each row to find its maximum.
+FEW_ROWS = 64
 
 
 class DeviceRowStats:
-    """The `RowStats` of a matrix, from the maxima and the sums over chunks of columns, both (chunks, m)."""
+    """The `RowStats` of a matrix whose columns are multiplied by `col_scale`, unless this is None."""
 
-    def __init__(self, tops, totals):
-        self._tops, self._totals = tops, totals
+    def __init__(self, a, col_scale):
+        self._a, self._scale = a, col_scale
 
     @property
+    @turns_into_memory_error
     def top(self):
-        return self._tops.max(axis=0)
+        if self._scale is None and len(self._a) <= FEW_ROWS:
+            return column_max(self._a.T)
+        return self._in_chunks()[0].max(axis=0)
 
     @property
+    @turns_into_memory_error
     def total(self):
-        return self._totals[0] if len(self._totals) == 1 else self._totals.sum(axis=0)
+        totals = self._in_chunks()[1]
+        return totals[0] if len(totals) == 1 else totals.sum(axis=0)
+
+    def _in_chunks(self):
+        """Return the maxima and the sums over chunks of columns, both (chunks, m)."""
+        a, scale = self._a, self._scale
+        return row_stats(a) if scale is None else col_stats(a.T, scale)
 
 
 def row_stats(a):

@@ -143,9 +143,8 @@ class CupyOps:
         w = recorded_graphs.matrix(n, dtype) if self._records(a.shape, dtype) else None
         return cupy.empty((m, -(-n // 4) * 4), dtype=dtype)[:, :n] if w is None else w
 
-    @turns_into_memory_error
     def row_stats(self, a, col_scale=None):
-        return DeviceRowStats(*(row_stats(a) if col_scale is None else col_stats(a.T, col_scale)))
+        return DeviceRowStats(a, col_scale)
 
     @turns_into_memory_error
     def cast_scaled(self, a, row_scale, col_scale, dtype, out=None):
@@ -186,9 +185,6 @@ class CupyOps:
         if callable(a):
             return _difference(b, a(x), x)  # if memory runs out, a(x) is not computed again
         return _residual(a, x, b)
-
-    def column_max(self, v):
-        return first_steps.column_max(v)
 
     @turns_into_memory_error
     def probes(self, n):

@@ -100,10 +100,11 @@ class StackFactorization:
         planned = moved_bytes + _require_room(ops, a)
         factors, (m, n) = None, stack.shape[:2]
         if m:
-            size = ops.vendor.most_at_once(stack.dtype, "general", (m, n, 0), factors=True)
-            is_whole = m <= size
-            how = (stack, "general", nrhs)
-            factors = ops.vendor.factor(*how) if is_whole else InParts.of(ops, stack, nrhs, size)
+            plan = ops.vendor.plan((m, n, 1), stack.dtype, "general", None, 0, factors=True)
+            if m <= plan.together:
+                factors = ops.vendor.factor(stack, "general", nrhs)
+            else:
+                factors = InParts.of(ops, stack, nrhs, plan.together)
             # This waits for the factors, so that other streams and threads can use them.
             ops.host(factors.info)
         return cls(ops, a, factors, planned)
@@ -321,7 +322,9 @@ class StackFactorization:
     def _part(self, system, factors, settle):
         """Return the `Part` of the systems, as `settle` finds it from their norms."""
         ops, (m, _, k) = self._ops, system.b.shape
-        y = factors.solve(ops.vendor.rows(system.b, 0))
+        wide = np.result_type(system.b.dtype, np.float64)
+        rows = ops.xp.array(ops.converted(ops.xp.swapaxes(system.b, 1, 2), wide), order="C")
+        y = factors.solve(rows)  # which may overwrite them
         board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
         system, x = measure(ops, system, y, self._factors.info, board)
         board = ops.host(board)[0] if settle is settled else board

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 
+from tcsolve._backends.cpu.lu import column_max
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
@@ -54,7 +55,7 @@ def refined_by_plan(problem, factors, plan, rcond, *, watched):
     if dtype.char in "fF":
         error = None
     elif n <= SMALL:
-        size = numpy_ops.column_max(x)
+        size = column_max(x)
         rest = np.maximum.reduce(np.abs(residual(a, x, b, (norm, size))))
         error = rest / (norm * (size + (size == 0)))
         if not np.logical_and.reduce(error <= wanted):
@@ -78,6 +79,6 @@ def _by_general_loop(a, b, factors, norm, plan, wanted, *, most):
     """Return (x, errors, steps, history) by the general loop, which supports every `Plan`, or None."""
     operator = Operator.of(numpy_ops, a, norm)
     state = refine_columns(numpy_ops, operator, b, factors.solve, plan, wanted, max_steps=most)
-    if not (state.all_converged and is_of_ordinary_size(numpy_ops.column_max(state.x), b)):
+    if not (state.all_converged and is_of_ordinary_size(column_max(state.x), b)):
         return None
     return state.x, state.error, state.steps, state.history

@@ -8,7 +8,7 @@ import numpy as np
 
 from tcsolve._backends.cpu.blas import band_norms, blas_of
 from tcsolve._backends.cpu.inverse_norm import estimated_rcond
-from tcsolve._backends.cpu.lu import lapack_of
+from tcsolve._backends.cpu.lu import column_max, lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._contract.vectors import solve_scaled
 from tcsolve._lu.norms import condest
@@ -61,7 +61,7 @@ class Rounded:
 
     def solve(self, b):
         """Return A**-1 b, (n, k), to the precision of FP32."""
-        return solve_scaled(np, numpy_ops.column_max, self._solve, b, self._dtype)
+        return solve_scaled(np, column_max(b), self._solve, b, self._dtype)
 
     def solver(self, b):
         """Return (solve, sized) for residuals r of the dtype of b, with at most as many columns.

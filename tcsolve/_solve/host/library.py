@@ -10,11 +10,11 @@ then solved together: each step of the substitution treats one unknown of all sy
 import numpy as np
 
 from tcsolve._backends.cpu.lu import lapack_of
-from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cpu.short_chains import BY_NUMPY
+from tcsolve._contract.stacks import StackPlan
 from tcsolve._solve.verify.long_double_residual import residual_of_stack
 
-__all__ = ["MEASURED_COLUMNS", "factor", "measure", "most_at_once", "rows"]
+__all__ = ["MEASURED_COLUMNS", "factor", "measure", "plan"]
 
 # Up to this n, substitution for all systems together takes less time than one call of LAPACK for each.
 ACROSS = 24
@@ -26,9 +26,9 @@ MEASURED_COLUMNS = 0
 WORK_ENTRIES = 1 << 16
 
 
-def most_at_once(dtype, kind, shape, factors=False):
-    """Return how many matrices `factor` can factor in one call."""
-    return 1 << 60
+def plan(shape, dtype, kind, band, probes, *, alone=False, factors=False):
+    """As `Stacks.plan`: any number of systems is factored together."""
+    return StackPlan(None, 1 << 60, 0)
 
 
 def factor(a, kind, columns, careful=False):
@@ -171,15 +171,6 @@ def _orders(pivots):
 
 def _signs(pivots):
     return 1.0 - 2.0 * ((pivots != np.arange(pivots.shape[1])).sum(axis=1) % 2)
-
-
-def rows(b, probes):
-    """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n) in FP64."""
-    m, n, k = b.shape
-    out = np.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
-    out[:, :k] = np.swapaxes(b, 1, 2)
-    out[:, k:] = numpy_ops.probes(n).T[2 : 2 + probes]
-    return out
 
 
 def measure(a, x, b, y, info, out, *, residuals=None, known=None):

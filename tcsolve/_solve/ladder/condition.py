@@ -185,7 +185,7 @@ def sampled_rcond(ladder, near, bound, column):
         return None
     x = state.x if frame is None else frame.outside(xp, state.x, shift + near.exponent)
     # Divide x by its largest entry first: the squares of x may overflow or underflow.
-    top = ops.column_max(x)
+    top = ops.row_stats(x.T).top
     with np.errstate(all="ignore"):
         part = xp.abs(x / top)
         top, length, whole = ops.host(top, xp.linalg.norm(part, axis=0), part.sum(axis=0))

@@ -343,7 +343,7 @@ class Solve:
         ops = self.ladder.system.ops
         if not bool(ops.xp.isfinite(x).all()):
             return Status.OVERFLOW
-        (size,) = ops.host(ops.column_max(x))
+        (size,) = ops.host(ops.row_stats(x.T).top)
         faint = size < np.finfo(x.dtype).tiny
         return Status.UNDERFLOW if (faint | (error <= bound)).all() else None
 

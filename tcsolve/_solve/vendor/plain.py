@@ -105,7 +105,7 @@ def _form_of(ops, device, shapes, char, assume_a, lower):
         return None
     dtype, alone = np.dtype(char), len(of_a) == 2
     how = kind, band_of(structure, lower, dtype), alone
-    if ops.vendor.bytes_at_once(alone, (m, n, k), dtype, *how[:2]) is None:
+    if ops.vendor.plan((m, n, k), dtype, *how[:2], 0, alone=alone).launch_bytes is None:
         is_for_ladder = alone and kind == "general" and not suits_vendor(ops, n, k)
         return None if is_for_ladder else _Form((m, n, k), *how, None)
     like = functools.partial(np.broadcast_to, np.zeros((), dtype))

@@ -225,24 +225,21 @@ def _solve_paired(ops, a, b, structure, lower, alone, *, shape, dtype, **options
 
 def _chunk(ops, system):
     """Return how many systems are solved together."""
-    (m, n, k), dtype = system.b.shape, system.a.dtype
+    n, dtype = system.b.shape[1], system.a.dtype
     by_memory = max(1, CHUNK_BYTES // (n * n * np.result_type(dtype, np.float64).itemsize))
-    if _bytes_at_once(ops, system) is not None:
-        return min(CHUNK, by_memory)
-    shape, how = (m, n, k + PROBES), {"factors": system.estimate}
-    return min(ops.vendor.most_at_once(dtype, system.kind, shape, **how), by_memory)
+    plan = _plan(ops, system)
+    return min(plan.together if plan.launch_bytes is None else CHUNK, by_memory)
 
 
 def _bytes(ops, system, size):
     """Return the bytes of copies, factors, right-hand sides and solutions of `size` systems."""
     (m, n, k), narrow = system.b.shape, system.a.itemsize
     if _is_judged(ops, system):
-        return m * (n * k * narrow + 1) + _bytes_at_once(ops, system)
+        return m * (n * k * narrow + 1) + _plan(ops, system).launch_bytes
     wide = np.result_type(system.a.dtype, np.float64).itemsize
     read = n * n * narrow if system.band else 0
     count = min(size, m)
-    args = system.a.dtype, system.kind, (count, n, k + PROBES), system.alone
-    work = ops.vendor.bytes_for_columns(*args)
+    work = _plan(ops, system, count).work_bytes
     if size == 1:  # A x, or b - A x
         work += n * k * wide
     return count * ((n * n + (2 * k + PROBES) * n) * wide + read) + work
@@ -263,7 +260,7 @@ def _solve_some(ops, system):
     """Return the `Part` of some systems, or None if the ladder must solve one."""
     m, n, k = system.b.shape
     board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
-    if _bytes_at_once(ops, system) is not None:
+    if _is_one_launch(ops, system):
         system = system._replace(exact=True)
         x, factors = solve_at_once(ops, system, board), Later(ops, system, PROBES)
     else:
@@ -320,13 +317,19 @@ def answered(ops, system, x, factors, board):
 def _is_judged(ops, system):
     """Tell whether one launch solves all systems and finds the doubtful ones."""
     is_long = len(system.a) > ON_HOST and not system.estimate
-    return is_long and _bytes_at_once(ops, system) is not None
+    return is_long and _is_one_launch(ops, system)
 
 
-def _bytes_at_once(ops, system):
-    """Return `Stacks.bytes_at_once` for the systems; None if one launch does not solve them."""
-    how = system.a.dtype, system.kind, system.band
-    return ops.vendor.bytes_at_once(system.alone, system.b.shape, *how)
+def _is_one_launch(ops, system):
+    """Tell whether one launch solves the systems."""
+    return _plan(ops, system).launch_bytes is not None
+
+
+def _plan(ops, system, count=None):
+    """Return the `StackPlan` of `count` of the systems, by default of all."""
+    m, n, k = system.b.shape
+    args = (count or m, n, k), system.a.dtype, system.kind, system.band, PROBES
+    return ops.vendor.plan(*args, alone=system.alone, factors=system.estimate)
 
 
 def _solve_by_factors(ops, system, board):

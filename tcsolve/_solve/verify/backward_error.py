@@ -62,7 +62,7 @@ def accurate_errors(ops, a, x, b, norm):
     both = [xp.concatenate([v.real, v.imag], axis=1) if paired else v for v in (x, b)]
     r = double_double.residual(ops, a, double_double.Pair.of(xp, both[0]), both[1])
     r = xp.hypot(r[:, :k], r[:, k:]) if paired else r
-    rest, size = ops.host(ops.column_max(r), ops.column_max(x))
+    rest, size = ops.host(*(ops.row_stats(v.T).top for v in (r, x)))
     return np.where(is_safe(norm) & is_safe(size), rest / norm / size, np.nan)
 
 

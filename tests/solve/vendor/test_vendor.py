@@ -18,6 +18,7 @@ from vendor_on_host import HostVendor, HostVendorOps, boards
 import tcsolve
 from tcsolve import Status
 from tcsolve._checks import check_options, check_shapes, result_dtype
+from tcsolve._contract.stacks import StackPlan
 from tcsolve._outcome import raise_or_warn
 from tcsolve._solve.vendor.measure import all_ordinary, doubtful, look_at
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
@@ -241,12 +242,16 @@ def test_a_real_matrix_and_complex_right_hand_sides(road, kind, dtypes, batch, c
 def test_the_backend_says_how_many_systems_are_solved_together(monkeypatch, solves, factors):
     """An estimate of rcond needs factors."""
     road, asked, n = HostRoad(), [], 150
-    monkeypatch.setattr(
-        road.ops.vendor, "most_at_once", lambda *what, **how: asked.append((what[2], how)) or 3
-    )
+
+    def plan(shape, dtype, kind, band, probes, **how):
+        asked.append((shape, probes, how))
+        return StackPlan(None, 3, 0)
+
+    monkeypatch.setattr(road.ops.vendor, "plan", plan)
     a, b = matrices(None, "d", 7, n), right_hand_sides("d", 7, n, 2)
     getattr(road, solves)(a, b)
-    assert asked[0] == ((7, n, 2 + 2), {"factors": factors})
+    assert asked[-1][1:] == (2, {"alone": False, "factors": factors})
+    assert all(shape[1:] == (n, 2) for shape, _, _ in asked)
     assert [m for m, _ in road.ops.vendor.factored] == [3, 3, 1]
 
 

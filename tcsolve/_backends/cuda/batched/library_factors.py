@@ -36,7 +36,7 @@ from tcsolve._cached import cached_property
 from tcsolve._contract.vectors import order_of
 from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 
-__all__ = ["bytes_for_columns", "factor", "factor_and_solve", "most_at_once"]
+__all__ = ["factor", "factor_and_solve", "together", "work_bytes"]
 
 # Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
 # cuSOLVER.  For positive definite matrices it is as stable, and only for these are all pivots positive.
@@ -59,8 +59,8 @@ LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
 FEW, FEW_ROWS = 4, 128
 
 
-def most_at_once(dtype, kind, shape, factors=False):
-    """As `Stacks.most_at_once`."""
+def together(dtype, kind, shape, factors=False):
+    """Return `StackPlan.together` for (m, n, columns), where `columns` counts random vectors, too."""
     (m, n, columns), is_definite = shape, kind == "positive definite"
     by_lu = kind == "general" or is_definite and n <= CHOLESKY_BY_LU
     most = MOST_LU if by_lu else MOST_TRIANGLES
@@ -72,8 +72,8 @@ def most_at_once(dtype, kind, shape, factors=False):
     return 1 if n > largest or m < FEW and n > FEW_ROWS else most
 
 
-def bytes_for_columns(dtype, kind, shape, alone=False):
-    """As `Stacks.bytes_for_columns`."""
+def work_bytes(dtype, kind, shape, alone=False):
+    """Return `StackPlan.work_bytes` for (m, n, columns), where `columns` counts random vectors, too."""
     m, n, columns = shape
     factors = m * n * n * np.result_type(dtype, np.float64).itemsize
     if not alone and suits_squares(dtype, kind, n, columns):

@@ -14,7 +14,7 @@ from tcsolve.kernels.system_shapes import TOLD, solve_shape
 
 __all__ = [
     "KINDS",
-    "bytes_at_once",
+    "launch_bytes",
     "measure_large",
     "solve_and_judge",
     "solve_at_once",
@@ -49,8 +49,8 @@ MOST_ALONE_SLOWLY = {"general": 128, "positive definite": 64}
 MOST_TOGETHER_SLOWLY = {"general": 1024, "positive definite": 512}
 
 
-def bytes_at_once(alone, shape, dtype, kind, band):
-    """As `Stacks.bytes_at_once`."""
+def launch_bytes(shape, dtype, kind, band, alone):
+    """Return `StackPlan.launch_bytes`."""
     m, n, k = shape
     if kind not in KINDS:
         most = MOST_OF_TRIANGLE_ALONE if alone and dtype.char == "d" else MOST_OF_TRIANGLE

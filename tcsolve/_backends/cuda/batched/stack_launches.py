@@ -16,7 +16,10 @@ THREADS, SIZES_ROWS = 256, 128
 
 
 def rows(b, probes):
-    """As `Stacks.rows`."""
+    """Return the columns of b (m, n, k), then `probes` random vectors, as rows (m, k + probes, n).
+
+    The rows are in FP64 or complex128.  There are at most two random vectors (see `Stacks.factor_and_solve`).
+    """
     m, n, k = b.shape
     out = cupy.empty((m, k + probes, n), np.result_type(b.dtype, np.float64))
     grid, args = (-(-out.size // THREADS), 1), (out, *steps(b), m, n, k, probes)

@@ -48,12 +48,6 @@ class Factors(NamedTuple):
     inverses: Any
 
     @turns_into_memory_error
-    def widened(self):
-        # The inverses of diagonal blocks are too inaccurate for solves in FP64.
-        wide = np.result_type(self.lu.dtype, np.float64)
-        return self._replace(lu=self.lu.astype(wide, order="F"), inverses=None)
-
-    @turns_into_memory_error
     def solve(self, b, adjoint):
         lu = self.lu
         if self.inverses is not None and 0 < b.shape[1] <= max(TRSV_COLUMNS):

@@ -67,7 +67,7 @@ def difference(b, y, x):
 
 
 def column_max(v):
-    """As `Ops.column_max`."""
+    """Return max |v| of each column of v (n, k); NaN propagates."""
     if v.dtype.char != "d" or not v.size:
         return cupy.abs(v).max(axis=0)
     (n, k), sizes = v.shape, cupy.zeros(v.shape[1], cupy.uint64)

@@ -213,7 +213,7 @@ class DeviceLU:
             solve = functools.partial(solve_triangles, lu, order, adjoint, inverses)
         else:
             solve = functools.partial(_solve_by_trsm, lu, order, adjoint)
-        return solve_scaled(cupy, first_steps.column_max, solve, b, lu.dtype)
+        return solve_scaled(cupy, first_steps.column_max(b), solve, b, lu.dtype)
 
     @turns_into_memory_error
     def ahead(self, packed, a, b, steps):
