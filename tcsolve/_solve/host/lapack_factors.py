@@ -36,7 +36,7 @@ class General:
 
     def inverted(self, dtype):
         """Return a function that multiplies b (n, k) by A**-1, which is converted to `dtype`."""
-        lu, swaps, transposed = self._factors
+        lu, swaps, transposed, _ = self._factors
         # As in `NumpyLU.solve`, other threads must not see that SciPy changes the pivots in place.
         inverse, _ = lapack_of("getri", lu.dtype)(lu, swaps.copy())
         gemm, t = blas_of("gemm", dtype), inverse.astype(dtype)

@@ -152,7 +152,6 @@ class Ladder:
         wait, self._copy, early = begin_survey(ops, a, self._dtype_of_copy(nrhs))
         mark = self.phases.lap("scale", mark)
         if early:
-            self.memory.planned = self._require(self.plan.update, nrhs)
             mark = self._factor(self.plan.update, mark)
         self.system = self.system.surveyed(wait())
         if check_finite:
@@ -286,11 +285,14 @@ class Ladder:
         return not self._misled and self.system.expects_dominance
 
     def _dtype_of_copy(self, nrhs):
-        """Return the dtype of the copy of A that the survey may make for the LU, or None."""
+        """Return the dtype of the copy of A that the survey may make for the LU, or None.
+
+        The memory that the LU needs is required before this copy is made.
+        """
         how = update_named(self.plan.update)
         if how.native or self.system.is_complex:
             return None
-        self._require(how.name, nrhs)
+        self.memory.planned = self._require(how.name, nrhs)
         return dtype_of_factors(how, False)
 
     def _require(self, update, nrhs):
