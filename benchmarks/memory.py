@@ -100,7 +100,7 @@ class PeakPool:
 
 
 def usual_family(precision):
-    """Return the family on which a precision stays on its rung."""
+    """Return the family on which a precision usually stays on its rung."""
     return "gauss_dominant" if precision in SINGLE_PRODUCT else "gauss"
 
 
