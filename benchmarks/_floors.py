@@ -33,7 +33,7 @@ FLOORS = {
     " panel, whichever takes longer",
     PACK: "both FP32 operands are read once, and a 16-bit part of each is written for each product",
     INNER: "the flops of an LU of each panel at the FP32 rate; on Hopper the larger products"
-    " are three FP16 products and count as update GEMM",
+    " are three FP16 products and count as update GEMM, so the category may take less than its floor",
     INVERSES: "the diagonal blocks are read, and their inverses are written",
     CAST: "A is read once in FP64, also for the norms, and written in FP32",
     RESIDUAL: "A is read once in FP64 for each residual",

@@ -221,7 +221,7 @@ def worst(rows):
     known, counted = [], []
     for row in rows:
         if "bytes_used" in row:
-            usual = row["family"] == usual_family(row["precision"])
+            usual = row["family"] == usual_family(row["precision"]) and len(row["rungs"]) == 1
             (known if usual else counted).append(row["bytes_planned"] / row["bytes_used"])
     lines = []
     for ratios, when in (

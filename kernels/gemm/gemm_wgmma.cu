@@ -7,7 +7,7 @@
 //   - a block computes many tiles, and the next tile's operands arrive while the sums of one are stored;
 //   - two blocks of a cluster share the tiles of one operand by multicast;
 //   - the copy engine also stores tiles of FP32 results.
-// It is 1.7 to 1.8 times as fast as the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
+// It is 1.6 to 1.9 times as fast as the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
 //          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
@@ -36,7 +36,7 @@
 // gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading
 // FP32 there and writing hi and lo would need 93 more (counted, not measured), so the rate would fall by a third.
 // Reading op(A) from registers, already split, was slower (docs/performance/tried.md).  With the extra launch,
-// three products run at 0.91, 0.99 and 0.97 of the rate of one product of FP16 operands at n = 4096, 8192 and 16384
+// three products run at 0.79, 1.02 and 0.94 of the rate of one product of FP16 operands at n = 4096, 8192 and 16384
 // (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum 64 values of k at a time,
