@@ -112,8 +112,9 @@ def page(facts, rows):
         "TF32 products and truncates to multiples of 2^(e - 24). So both truncate more often, and lose more "
         "bits each time. With BF16 the two parts of an operand together have 16 significant bits, and the "
         "rounding of the second part dominates. Up to n = 8192 the errors with `ab` and `full` differ less "
-        "from those of the H200 if n is larger. At n = 16384 the product on the device has smaller errors than "
-        "its emulation: the device adds two sums of 8192 products in FP32, and the emulation has one sum.",
+        "from those of the H200 if n is larger. At n = 16384 the product on the device has smaller errors "
+        "than its emulation: the device adds two sums of 8192 products in FP32, and the emulation has one "
+        "sum.",
         "",
         "![mean errors against n and against time](gemm_models.png)",
         "",
