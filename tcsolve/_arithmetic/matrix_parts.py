@@ -10,6 +10,7 @@ __all__ = [
     "power_of_two_from",
     "real_parts",
     "short_sum",
+    "sums_at_once",
 ]
 
 # Largest number of parts of a matrix; a matrix with fewer than LEAST_ENTRIES entries is not divided.
@@ -17,6 +18,9 @@ MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
 # Largest number of parts in which a matrix is converted to FP64 for a product.  On the host, small parts stay
 # in the cache; on a device, each part costs a launch.
 WIDENED = {"cpu": MOST_PARTS, "cuda": 8}
+# The entries of all sums of a product A X that a device forms at the same time.  The limit is the largest of
+# these numbers: SUM_ENTRIES, and the entries of A divided by SUM_ROOM.
+SUM_ROOM, SUM_ENTRIES = 64, 1 << 16
 
 
 def parts(m, n, most=MOST_PARTS):
@@ -41,6 +45,15 @@ def short_sum(n):
     It is a power of two from 2 sqrt(n) to 4 sqrt(n), so that the blocks of a matrix are aligned.
     """
     return power_of_two_from(2 * n**0.5)
+
+
+def sums_at_once(m, n, k, room=0):
+    """Return how many short sums of the product of an m x n by an n x k matrix a device forms at once.
+
+    Each sum is an m x k matrix.  `room` is a number of entries that the sums may have in any case.
+    """
+    most = max(m * n // SUM_ROOM, SUM_ENTRIES, room) // (m * k)
+    return max(1, min(n // short_sum(n), most))
 
 
 def real_parts(x):

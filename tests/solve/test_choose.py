@@ -1,9 +1,11 @@
 """The choice of precision: pure functions of numbers, so tested on numbers."""
 
 import itertools
+import json
 
 import numpy as np
 import pytest
+from folders import BENCHMARKS
 
 from tcsolve._arithmetic.formats import MODELS, UPDATES, update_named
 from tcsolve._plan import PRECISIONS, Plan, next_rung
@@ -160,6 +162,26 @@ def test_the_bytes_cover_the_factors_and_grow(update, on_device):
         assert bytes_needed(update, n, max(n, 1000), REAL, **how, kept=1000) == many + 1000
     sizes = [bytes_needed(update, n, 1, REAL, **how) for n in SIZES]
     assert sizes == sorted(sizes)
+
+
+def measured_bytes():
+    """Return the rows of the page on memory whose peak is that of the refinement, by library factors."""
+    rows = json.loads((BENCHMARKS / "results/memory.json").read_text())["rows"]
+    return [
+        row
+        for row in rows
+        if row["call"] == "solve"
+        and row["family"] == "gauss"
+        and row["rungs"] in (["fp32"], ["fp64"])
+    ]
+
+
+@pytest.mark.parametrize("row", measured_bytes(), ids=lambda row: f"{row['rungs'][0]}-{row['n']}")
+def test_the_bytes_are_those_that_refinement_used_on_a_device(row):
+    """The sums of products with A count, too: up to n / 64 numbers for each row of A."""
+    how = {"block": 1, "on_device": True}
+    planned = bytes_needed(row["rungs"][0], row["n"], row["nrhs"], REAL, **how)
+    assert 0.99 <= planned / row["bytes_used"] <= 1.03
 
 
 def test_the_bytes_of_a_large_system_do_not_wrap():

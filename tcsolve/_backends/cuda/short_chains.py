@@ -15,7 +15,7 @@ import math
 import cupy
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import short_sum
+from tcsolve._arithmetic.matrix_parts import short_sum, sums_at_once
 from tcsolve._backends.cuda.gemm import three_products
 from tcsolve._backends.cuda.lu.first_steps import COMBINATIONS, column_max, combined
 from tcsolve._backends.cuda.norms import col_stats
@@ -28,11 +28,9 @@ ONE_BLOCK, MOST_COLUMNS = 32, 256
 # The number of columns of a column-major matrix that one call of gemv multiplies; gemv has several chains for
 # each entry.
 GEMV_COLUMNS = 1024
-# A call forms at least one sum, and several at once if their entries together are within a limit.  Each sum
-# is a matrix with the shape of A X.  The limit is the largest of these numbers: ENTRIES; the entries of A,
-# divided by ROOM; and in a check of Y = A X, the entries of Y, divided by CHECK_ROOM.  With few sums at once,
-# a check takes several times as long.
-ROOM, ENTRIES, CHECK_ROOM = 64, 1 << 16, 8
+# A check of Y = A X may form sums that have as many entries as Y, divided by CHECK_ROOM (see `sums_at_once`).
+# With few sums at once, a check takes several times as long.
+CHECK_ROOM = 8
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4
 
@@ -97,7 +95,7 @@ def _times_matrix(a, x, room):
     dtype = np.result_type(a, x)
     a, x = (_with_runs(v.astype(dtype, copy=False)) for v in (a, x))
     (m, n), k, c = a.shape, x.shape[1], short_sum(len(x))
-    at_once = max(1, min(n // c, max(m * n // ROOM, ENTRIES, room) // (m * k)))
+    at_once = sums_at_once(m, n, k, room)
     sums = cupy.empty((at_once, m, k), x.dtype)
     gemm_in_blocks(sums, a, x, c)
     return sums.sum(axis=0) if at_once > 1 else sums[0]

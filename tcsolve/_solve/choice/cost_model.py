@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass, replace
 
 from tcsolve._arithmetic.formats import update_named
-from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries
+from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries, sums_at_once
 from tcsolve._plan import Plan
 
 __all__ = [
@@ -32,6 +32,11 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
 # (number per right-hand side, minimum).  INVERSE_BYTES_ROW: bytes per row of the inverted diagonal blocks,
 # for two triangles with blocks of 128 FP32 or 64 FP64 unknowns.
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
+# Number of vectors per right-hand side that are in use while a device forms the sums of a product.
+VECTORS_BESIDE_SUMS = 4
+# Number of columns of the product of the condition estimate with A, and the largest number of columns of
+# which a device forms short sums (`short_chains.MOST_COLUMNS`).
+ESTIMATE_COLUMNS, MOST_SUMMED = 5, 256
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
@@ -338,6 +343,9 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     vectors = max(each * nrhs, least) * n
     if dtype.char in "fF":  # one part of A at a time is converted to FP64
         vectors += part_entries(n, n, WIDENED[device])
+    elif on_device:
+        sums = _entries_of_sums(how, n, nrhs, complex_factor)
+        vectors = max(vectors, max(VECTORS_BESIDE_SUMS * nrhs, least) * n + sums)
     refinement = vectors * 8 * complex_factor + kept
     if not on_device:
         return factors + max(int(_extra_entries(how, n, block) * low), refinement)
@@ -357,6 +365,17 @@ def bytes_needed(update, n, nrhs, dtype, *, block, on_device, kept=0):
     packed = n * block * parts * width
     # The operands of the last update are freed before the refinement begins.
     return factors + max(packed, refinement)
+
+
+def _entries_of_sums(how, n, nrhs, complex_factor):
+    """Return the entries of the sums that a product with A on a device forms at once.
+
+    Other kernels compute the residual of one real column.  An estimate with FP64 factors needs no product.
+    """
+    columns = {ESTIMATE_COLUMNS} if how.storage != "float64" else set()
+    if nrhs > 1 or complex_factor > 1:
+        columns.add(min(nrhs, MOST_SUMMED))
+    return max((n * k * sums_at_once(n, n, k) for k in columns), default=0)
 
 
 def _extra_entries(how, n, block):
