@@ -11,7 +11,7 @@ import itertools
 import re
 import sys
 
-from tcsolve.kernels.arch import ARCHS, arch_number
+from tcsolve.kernels.arch import ARCHS, LARGEST_CLUSTER, arch_number
 from tcsolve.kernels.launch_shapes import LOWER_SHAPES
 from tcsolve.kernels.registry import KERNELS
 
@@ -28,12 +28,26 @@ ASSEMBLED = tuple(
     {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 1, "SCALED": 0, "TRANS_A": 0, "TRANS_B": 0}
     for level in (0, 3)
 )
+# Entries of a leaf in a thread of panel.cu.  With fewer of them, many registers are left.
+WHOLE_LEAF = 128
+
+
+def is_close(macros):
+    """Tell whether a macro set of panel.cu may take all registers.
+
+    The number of blocks of a cluster only sets the bounds of loops, so that few entries are measured in the
+    largest cluster alone.
+    """
+    whole = macros["ROWS"] * macros["WIDTH"] == WHOLE_LEAF
+    return whole or macros["BLOCKS"] in (0, LARGEST_CLUSTER)
+
+
 # Macro sets that tests compile to read the resources of a kernel: (kernel, architecture, macros).
 MEASURED = {
     "panel": [
         ("panel", arch, macros)
         for arch in ("sm_75", "sm_80", "sm_89", "sm_90a")
-        for macros in KERNELS["panel"].variants_for(arch)
+        for macros in filter(is_close, KERNELS["panel"].variants_for(arch))
     ],
     "gemm_wmma": [
         (
@@ -116,6 +130,24 @@ def shared_out(name):
             # If there are few macro sets, each architecture still gets one.
             shares[arch] = share or [next(v for v, able in variants.items() if arch in able)]
     return shares
+
+
+def rest_of(name):
+    """Return [(macro set, architecture)] of the macro sets that no test compiles to machine code.
+
+    Each comes once.  They are dealt out to the groups (see `groups_of`) one after the other.
+    """
+    whole = {macros for share in shared_out(name).values() for macros in share}
+    whole |= {tuple(sorted(macros.items())) for macros in done(name, ARCHS)}
+    groups, rest = groups_of(name), []
+    dealt = [0] * len(groups)
+    for macros, able in variants_of(name, itertools.chain(*groups)).items():
+        if macros not in whole:
+            places = [i for i, archs in enumerate(groups) if {*archs} & {*able}]
+            place = min(places, key=dealt.__getitem__)
+            dealt[place] += 1
+            rest.append((dict(macros), next(arch for arch in groups[place] if arch in able)))
+    return rest
 
 
 def flags_of(name, arch):

@@ -217,7 +217,8 @@ def test_the_kernel_of_the_mma_rate_compiles(script, arch, nvrtc):
     mma_rate, kernels = script("mma_rate"), script("_kernels")
     for name in mma_rate.kinds(arch):
         number, *_, sums = mma_rate.KINDS[name]
-        for ilp in sums:
+        # The number of sums is a bound of loops; one architecture compiles all numbers.
+        for ilp in sums if arch == "sm_90a" else sums[-1:]:
             cubin = kernels.compile_cubin(mma_rate.SOURCE, arch, **mma_rate.defines_of(number, ilp))
             assert cubin.startswith(b"\x7fELF")
     assert ("wgmma FP16" in mma_rate.kinds(arch)) == (arch == "sm_90a")
