@@ -22,7 +22,7 @@ def host(x):
 def wide(x):
     """Return x on the host in extended precision."""
     x = host(x)
-    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble)
+    return x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble, copy=False)
 
 
 def _columns(x):

@@ -22,7 +22,7 @@ def solution(a, b):
 
 
 # Several tests solve the same system.
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def _solved(entries, of_b):
     """Return the exact x of a system of integers, by fraction-free elimination (Bareiss)."""
     n = len(of_b)
@@ -31,13 +31,18 @@ def _solved(entries, of_b):
     for k in range(n):
         pivot = next(i for i in range(k, n) if rows[i][k])
         rows[k], rows[pivot] = rows[pivot], rows[k]
-        for i in range(n):
-            if i != k:
-                of_i, of_k = rows[i][k], rows[k][k]
-                pairs = zip(rows[i], rows[k], strict=True)
-                rows[i] = [(of_k * x - of_i * y) // before for x, y in pairs]
-        before = rows[k][k]
-    return [Fraction(row[n], row[i]) for i, row in enumerate(rows)]
+        of_k, *right = rows[k][k:]
+        for row in rows[k + 1 :]:
+            of_i, *others = row[k:]
+            pairs = zip(others, right, strict=True)
+            row[k + 1 :] = [(of_k * x - of_i * y) // before for x, y in pairs]
+        before = of_k
+    # `before` is the determinant but for its sign; its products with the entries of x are integers.
+    products = [0] * n
+    for i in reversed(range(n)):
+        known = sum(rows[i][j] * products[j] for j in range(i + 1, n))
+        products[i] = (rows[i][n] * before - known) // rows[i][i]
+    return [Fraction(product, before) for product in products]
 
 
 def relative_error(x, exact):
