@@ -485,7 +485,7 @@ def test_the_study_for_a_gpu_keeps_its_rows_when_the_time_is_over(
     (tmp_path / "small.toml").write_text(SMALL)
     monkeypatch.setattr(module, "RESULTS", tmp_path)
     command = ["convergence", "--device", "cuda", "--study", str(tmp_path / "small.toml")]
-    command += ["--rows", str(rows), "--commit", "c"]
+    command += ["--rows", str(rows), "--commit", "c", "--jobs", "2"]
     monkeypatch.setattr("sys.argv", [*command, "--seconds", "0.01"])
     with pytest.raises(SystemExit, match="no run was finished"):
         module.main()

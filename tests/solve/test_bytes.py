@@ -12,7 +12,7 @@ from tcsolve._arithmetic.matrix_parts import LEAST_ENTRIES, part_entries, parts
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._refine.krylov import basis_bytes, fgmres, gmres
 
-N = 1200
+N = 1000
 
 OPS = NumpyOps()
 
