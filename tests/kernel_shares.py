@@ -35,11 +35,10 @@ WHOLE_LEAF = 128
 def is_close(macros):
     """Tell whether a macro set of panel.cu may take all registers.
 
-    The number of blocks of a cluster only sets the bounds of loops, so that few entries are measured in the
-    largest cluster alone.
+    These have a whole leaf in each thread, or the most blocks.  The number of blocks only sets the bounds of
+    loops.
     """
-    whole = macros["ROWS"] * macros["WIDTH"] == WHOLE_LEAF
-    return whole or macros["BLOCKS"] in (0, LARGEST_CLUSTER)
+    return macros["ROWS"] * macros["WIDTH"] == WHOLE_LEAF or macros["BLOCKS"] == LARGEST_CLUSTER
 
 
 # Macro sets that tests compile to read the resources of a kernel: (kernel, architecture, macros).
@@ -153,12 +152,12 @@ def rest_of(name):
 def flags_of(name, arch):
     """Return the options of the compiler for each macro set of a share.
 
-    Only the first one is optimized, and only for the first architecture of a group (see `groups_of`).
+    Only the first one is optimized, and only for one architecture: the first of those that compile the most
+    lines (see `groups_of`).
     """
-    is_first = any(archs[0] == arch for archs in groups_of(name))
-    return [
-        QUICK if place or not is_first else () for place, _ in enumerate(shared_out(name)[arch])
-    ]
+    is_optimized = arch == groups_of(name)[-1][0]
+    count = len(shared_out(name)[arch])
+    return [() if is_optimized and place == 0 else QUICK for place in range(count)]
 
 
 def jobs(every):
