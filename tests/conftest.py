@@ -66,6 +66,15 @@ def pytest_collection_modifyitems(config, items):
         items.sort(key=compiles)  # they come last, after another process has compiled the kernels
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let a process that has done its tests take some of another one, so that none is idle at the end."""
+    if config.option.dist == "load":  # what -n means without --dist
+        from xdist.scheduler import WorkStealingScheduling
+
+        return WorkStealingScheduling(config, log)
+
+
 def pytest_collection_finish(session):
     """Let another process compile the kernels while the tests that need none run."""
     gc.enable()

@@ -187,6 +187,7 @@ def targets(pages, name):
         yield path, unquote(anchor)
 
 
+@pytest.mark.slow
 def test_no_page_is_empty_or_a_stub(pages):
     for name in set(pages) - INDICES:
         text = " ".join(pages[name].words)
@@ -195,6 +196,7 @@ def test_no_page_is_empty_or_a_stub(pages):
         assert not STUB.search(text), name
 
 
+@pytest.mark.slow
 def test_every_page_is_reached_by_links(pages):
     reached, waiting = set(), ["index.html"]
     while waiting:
@@ -205,6 +207,7 @@ def test_every_page_is_reached_by_links(pages):
     assert set(pages) - reached <= INDICES
 
 
+@pytest.mark.slow
 def test_every_link_between_pages_has_its_target(pages, built):
     for name in pages:
         for path, anchor in targets(pages, name):
@@ -213,6 +216,7 @@ def test_every_link_between_pages_has_its_target(pages, built):
                 assert anchor in pages[path].ids, f"{name} links to {path}#{anchor}"
 
 
+@pytest.mark.slow
 def test_pages_load_nothing_from_elsewhere(pages, built):
     for name, page in pages.items():
         assert page.loaded and not [x for x in page.loaded if re.match(r"https?:|//", x)], name
@@ -220,6 +224,7 @@ def test_pages_load_nothing_from_elsewhere(pages, built):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text()), sheet
 
 
+@pytest.mark.slow
 def test_the_reference_has_every_public_name(pages):
     documented = {x for name, page in pages.items() if name.startswith("api/") for x in page.ids}
     wanted = {f"tcsolve.{name}" for name in tcsolve.__all__}
