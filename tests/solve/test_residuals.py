@@ -414,7 +414,8 @@ def test_rounding_in_one_direction_does_not_hide_an_error(order, n, columns, pre
 
     found = solve_ex(np.array(a, order=order), b, precision=precision)
 
-    assert found.status.ok and ratio(a, found.x, b) <= 3
+    x = np.unique(found.x, axis=1)  # all columns of b are equal
+    assert found.status.ok and ratio(a, x, b[:, : x.shape[1]]) <= 3
 
 
 @pytest.mark.parametrize("order", "CF")

@@ -52,7 +52,7 @@ def labels(figure):
 
 
 @pytest.mark.parametrize("kind", PICTURES)
-@pytest.mark.parametrize("matrices, plans", [(1, 9), (5, 8), (5, 9), (5, 24)])
+@pytest.mark.parametrize("matrices, plans", [(1, 9), (5, 8), (5, 24)])
 def test_many_plans_leave_room_for_the_curves(matplotlib, kind, plans, matrices):
     figure = made_up(matrices, PLANS[:plans]).draw(kind)
     axes = shown(figure)  # a warning about the layout is an error
@@ -116,7 +116,7 @@ def test_a_profile_counts_matrices_that_no_plan_solves():
     assert performance_profile(rows[-2:], "steps") == {}
 
 
-@pytest.mark.parametrize("matrices", [1, 3, 4, 6, 40])
+@pytest.mark.parametrize("matrices", [1, 4, 40])
 @pytest.mark.parametrize("plans", [4, 24])
 def test_the_labels_of_a_heat_map_are_not_cut_off(matplotlib, matrices, plans):
     figure = made_up(matrices, PLANS[:plans]).draw("heatmap")
@@ -126,7 +126,7 @@ def test_the_labels_of_a_heat_map_are_not_cut_off(matplotlib, matrices, plans):
     assert all(is_inside(figure, text.get_window_extent()) for text in texts)
 
 
-@pytest.mark.parametrize("plans", [4, 12, 24])
+@pytest.mark.parametrize("plans", [4, 24])
 @pytest.mark.parametrize("value", [1.2e-16, 123456.0, 7e-100])
 def test_the_numbers_of_a_heat_map_lie_in_their_cells(matplotlib, plans, value):
     figure = made_up(6, PLANS[:plans], forward_error=value).draw("heatmap", measure="forward_error")
