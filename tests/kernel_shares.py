@@ -35,10 +35,11 @@ WHOLE_LEAF = 128
 def is_close(macros):
     """Tell whether a macro set of panel.cu may take all registers.
 
-    These have a whole leaf in each thread, or the most blocks.  The number of blocks only sets the bounds of
-    loops.
+    These have a whole leaf in each thread, or most of one and the most blocks.  The number of blocks only
+    sets the bounds of loops.
     """
-    return macros["ROWS"] * macros["WIDTH"] == WHOLE_LEAF or macros["BLOCKS"] == LARGEST_CLUSTER
+    leaf, is_largest = macros["ROWS"] * macros["WIDTH"], macros["BLOCKS"] == LARGEST_CLUSTER
+    return leaf == WHOLE_LEAF or is_largest and leaf > WHOLE_LEAF // 2
 
 
 # Macro sets that tests compile to read the resources of a kernel: (kernel, architecture, macros).
