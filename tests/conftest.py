@@ -77,6 +77,7 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_finish(session):
     """Let another process compile the kernels while the tests that need none run."""
+    gc.freeze()  # the collector never looks at the tests again
     gc.enable()
     chosen = sum(map(compiles, session.items))
     alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
