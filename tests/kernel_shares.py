@@ -66,8 +66,9 @@ MEASURED = {
     ],
     "lower_solve": [("lower_solve", "sm_90a", shape.defines) for shape in LOWER_SHAPES],
 }
-# Machine code that is not optimized is compiled in less time.
-QUICK = ("--Ofast-compile=max",)
+# Machine code that is not optimized is compiled in less time, and so is a program without textures and CUDA's
+# own runtime, which no kernel uses.
+QUICK = ("--Ofast-compile=max", "--minimal")
 # Macros that are numbers of bytes or of matrices, which follow from the others.
 FOLLOWING = {"COUNT", "SHARED_BYTES"}
 

@@ -196,7 +196,6 @@ def _macros_for(text):
 def _errors_of(nvrtc, text, defines, arch="sm_90a"):
     """Return the errors of the front end of the compiler for a text, or None if it accepts the text."""
     program = compiler.create_program_of(text, "alone.cu")
-    # Without textures and CUDA's own runtime, which no kernel uses, the front end takes less time.
     options = [f"-arch={arch}", *compiler.FLAGS, "--fdevice-syntax-only", "--minimal"]
     try:
         nvrtc.compileProgram(program, [*options, *(f"-D{k}={v}" for k, v in defines.items())])
