@@ -212,7 +212,7 @@ def test_a_wrong_sum_or_a_shared_multiprocessor_is_no_rate(script):
 
 
 @pytest.mark.nvrtc
-@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120"])
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_120"])
 def test_the_kernel_of_the_mma_rate_compiles(script, arch, nvrtc):
     mma_rate, kernels = script("mma_rate"), script("_kernels")
     for name in mma_rate.kinds(arch):
