@@ -250,3 +250,19 @@ def test_solve_gives_the_x_of_solve_ex_for_barely_dominant_matrices(precision, m
         b = np.random.default_rng(0).standard_normal((n, 5 * n))
         x = solve(a, b, precision=precision)
         assert np.array_equal(x, solve_ex(a, b, precision=precision).x)
+
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("structure", ["general", "tridiagonal"])
+def test_a_zero_column_changes_neither_the_factors_nor_the_bytes(structure, dtype):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((30, 30)) + 30 * np.eye(30)
+    a = (np.triu(np.tril(a, 1), -1) if structure == "tridiagonal" else a).astype(dtype)
+    b = rng.standard_normal((30, 3)).astype(dtype)
+    usual = solve_ex(a, b, assume_a=structure)
+    b[:, 1] = 0
+
+    found = solve_ex(a, b, assume_a=structure)
+
+    assert found.status is Status.CONVERGED and not found.x[:, 1].any()
+    assert (found.rungs, found.bytes_planned) == (usual.rungs, usual.bytes_planned)
