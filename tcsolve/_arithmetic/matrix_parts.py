@@ -3,6 +3,7 @@
 import math
 
 __all__ = [
+    "SUMMED_COLUMNS",
     "WIDENED",
     "by_parts",
     "part_entries",
@@ -21,6 +22,8 @@ WIDENED = {"cpu": MOST_PARTS, "cuda": 8}
 # The entries of all sums of a product A X that a device forms at the same time.  The limit is the largest of
 # these numbers: SUM_ENTRIES, and the entries of A divided by SUM_ROOM.
 SUM_ROOM, SUM_ENTRIES = 64, 1 << 16
+# Largest number of columns of X for which a device forms short sums of A X.
+SUMMED_COLUMNS = 256
 
 
 def parts(m, n, most=MOST_PARTS):
@@ -52,7 +55,7 @@ def sums_at_once(m, n, k, room=0):
 
     Each sum is an m x k matrix.  `room` is a number of entries that the sums may have in any case.
     """
-    most = max(m * n // SUM_ROOM, SUM_ENTRIES, room) // (m * k)
+    most = max(m * n // SUM_ROOM, SUM_ENTRIES, room) // max(1, m * k)
     return max(1, min(n // short_sum(n), most))
 
 

@@ -20,7 +20,7 @@ __all__ = ["BegunSurvey", "Ops", "RowStats"]
 class RowStats(Protocol):
     """The largest |a_ij| of each row, and the sum of |a_ij| over each row.
 
-    A backend may compute each of them only when it is read.
+    A backend may compute each of them only when it is read, so a must not change before that.
 
     Attributes
     ----------

@@ -42,7 +42,8 @@ class StackPlan(NamedTuple):
         The bytes that `Stacks.solve_and_judge` allocates for its factors.  None if the systems do not fit
         into one launch, or if other methods are faster.
     together : int
-        The largest number of systems that one call of `Stacks.factor_and_solve` should take.
+        The largest number of systems that one call of `Stacks.factor` or `Stacks.factor_and_solve` should
+        take.
     work_bytes : int
         The bytes that solves with factors, and products, allocate besides results and n x n factors.  An
         elimination keeps no factors, and factors of one triangle are smaller.  In both cases this is the

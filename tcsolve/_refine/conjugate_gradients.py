@@ -43,9 +43,8 @@ def cg(ops, apply, correct, r, *, most, tol, give_up=None):
     .. [1] G. H. Golub, Q. Ye, SIAM J. Sci. Comput. 21 (1999), 1305-1320.
     """
     xp, k = ops.xp, r.shape[1]
-    size = ops.row_stats(
-        r.T
-    ).top  # scale r first: its squares may overflow or underflow in the products
+    # Scale r first: its squares may overflow or underflow in the products.
+    size = ops.row_stats(r.T).top
     r = r / size
     d, z = xp.zeros_like(r), correct(r)
     p, descent = z, _inner(xp, r, z)

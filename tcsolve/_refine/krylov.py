@@ -91,9 +91,8 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     # v: orthonormal basis of the Krylov space of each column.  z: the preconditioned basis vectors.
     v = _Vectors(ops, k, n, r.dtype, most + 1)
     z = _Vectors(ops, k, n, r.dtype, most) if correct else v
-    size = ops.row_stats(
-        r.T
-    ).top  # scale r first: its squares may overflow or underflow in the norm
+    # Scale r first: its squares may overflow or underflow in the norm.
+    size = ops.row_stats(r.T).top
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
     unit = v.append((r / beta).T)

@@ -21,8 +21,6 @@ __all__ = ["NumpyOps", "numpy_ops", "sums"]
 CACHE_ENTRIES = 1 << 16
 # Up to this many entries, sums by NumPy take less time than matrix products.
 FEW_ENTRIES = 1 << 12
-# Up to this many rows, the maxima of all rows are computed together.
-FEW_ROWS = 64
 
 
 class NumpyOps:
@@ -143,10 +141,8 @@ class HostRowStats:
     @property
     def top(self):
         a, scale = self._a, self._scale
-        if scale is None and len(a) <= FEW_ROWS:
-            return column_max(a.T)
         if scale is None:
-            return np.concatenate([np.abs(a[rows]).max(axis=1) for rows in _blocks(len(a))])
+            return column_max(a.T)
         t = a.T
         found = [(np.abs(t[rows]) * scale[rows, None]).max(axis=0) for rows in _blocks(len(t))]
         return np.max(found, axis=0)

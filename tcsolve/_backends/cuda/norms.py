@@ -14,8 +14,6 @@ __all__ = ["DeviceRowStats", "col_stats", "row_major", "row_stats", "scale_launc
 # Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
 # there would be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
-# Up to this many rows, many blocks share each row to find its maximum.
-FEW_ROWS = 64
 
 
 class DeviceRowStats:
@@ -27,8 +25,9 @@ class DeviceRowStats:
     @property
     @turns_into_memory_error
     def top(self):
-        if self._scale is None and len(self._a) <= FEW_ROWS:
-            return column_max(self._a.T)
+        m, n = self._a.shape
+        if self._scale is None and m < n and self._a.dtype.char in "dD":
+            return column_max(self._a.T)  # many blocks work on each row
         return self._in_chunks()[0].max(axis=0)
 
     @property

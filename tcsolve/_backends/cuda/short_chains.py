@@ -15,7 +15,7 @@ import math
 import cupy
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import short_sum, sums_at_once
+from tcsolve._arithmetic.matrix_parts import SUMMED_COLUMNS, short_sum, sums_at_once
 from tcsolve._backends.cuda.gemm import three_products
 from tcsolve._backends.cuda.lu.first_steps import COMBINATIONS, column_max, combined
 from tcsolve._backends.cuda.norms import col_stats
@@ -23,8 +23,8 @@ from tcsolve._backends.cuda.runtime.cublas_calls import gemm_in_blocks, gemv
 
 __all__ = ["checked", "product"]
 
-# Up to this n a product is one block.  Beyond this number of columns, long sums are formed and checked.
-ONE_BLOCK, MOST_COLUMNS = 32, 256
+# Up to this n a product is one block.  Beyond SUMMED_COLUMNS columns, long sums are formed and checked.
+ONE_BLOCK = 32
 # The number of columns of a column-major matrix that one call of gemv multiplies; gemv has several chains for
 # each entry.
 GEMV_COLUMNS = 1024
@@ -43,7 +43,7 @@ def product(a, x, room=0):
     n, k = x.shape
     if n <= ONE_BLOCK or not (a.size and x.size):
         return a @ x
-    if k > MOST_COLUMNS:
+    if k > SUMMED_COLUMNS:
         return three_products.product(a, x) if three_products.multiplies(a, x) else a @ x
     return (
         _times_vector(a, x) if k == 1 and a.dtype == x.dtype == float else _times_matrix(a, x, room)
@@ -63,7 +63,7 @@ def checked(y, x, times, row_sums):
         Returns sum |a_ij| of each row over chunks of columns.
     """
     n, k = x.shape
-    if k <= MOST_COLUMNS or n <= ONE_BLOCK or not y.size:
+    if k <= SUMMED_COLUMNS or n <= ONE_BLOCK or not y.size:
         return y
     sizes = col_stats(x, None)[0].max(axis=0)
     of_x, of_y = (combined(v, sizes) for v in (x, y))
@@ -73,8 +73,8 @@ def checked(y, x, times, row_sums):
     # The columns are scaled so that max |x| of each is from 1 to 2, and then added with random signs.
     allowed = ALLOWED * 2.0**-53 * math.sqrt(n) * math.sqrt(k / COMBINATIONS)
     if error > allowed * norm:  # False for NaN
-        for first in range(0, k, MOST_COLUMNS):
-            some = slice(first, first + MOST_COLUMNS)
+        for first in range(0, k, SUMMED_COLUMNS):
+            some = slice(first, first + SUMMED_COLUMNS)
             y[:, some] = times(x[:, some])
     return y
 

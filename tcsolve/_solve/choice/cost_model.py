@@ -5,7 +5,12 @@ import math
 from dataclasses import dataclass, replace
 
 from tcsolve._arithmetic.formats import update_named
-from tcsolve._arithmetic.matrix_parts import WIDENED, part_entries, sums_at_once
+from tcsolve._arithmetic.matrix_parts import (
+    SUMMED_COLUMNS,
+    WIDENED,
+    part_entries,
+    sums_at_once,
+)
 from tcsolve._plan import Plan
 
 __all__ = [
@@ -34,9 +39,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of vectors per right-hand side that are in use while a device forms the sums of a product.
 VECTORS_BESIDE_SUMS = 4
-# Number of columns of the product of the condition estimate with A, and the largest number of columns of
-# which a device forms short sums (`short_chains.MOST_COLUMNS`).
-ESTIMATE_COLUMNS, MOST_SUMMED = 5, 256
+# Number of columns of the product of the condition estimate with A.
+ESTIMATE_COLUMNS = 5
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.
 EMULATED_OPERANDS = {1: 4, 3: 11}
@@ -374,7 +378,7 @@ def _entries_of_sums(how, n, nrhs, complex_factor):
     """
     columns = {ESTIMATE_COLUMNS} if how.storage != "float64" else set()
     if nrhs > 1 or complex_factor > 1:
-        columns.add(min(nrhs, MOST_SUMMED))
+        columns.add(min(nrhs, SUMMED_COLUMNS))
     return max((n * k * sums_at_once(n, n, k) for k in columns), default=0)
 
 

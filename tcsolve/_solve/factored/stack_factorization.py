@@ -100,7 +100,7 @@ class StackFactorization:
         planned = moved_bytes + _require_room(ops, a)
         factors, (m, n) = None, stack.shape[:2]
         if m:
-            plan = ops.vendor.plan((m, n, 1), stack.dtype, "general", None, 0, factors=True)
+            plan = ops.vendor.plan((m, n, nrhs), stack.dtype, "general", None, 0, factors=True)
             if m <= plan.together:
                 factors = ops.vendor.factor(stack, "general", nrhs)
             else:
@@ -322,9 +322,11 @@ class StackFactorization:
     def _part(self, system, factors, settle):
         """Return the `Part` of the systems, as `settle` finds it from their norms."""
         ops, (m, _, k) = self._ops, system.b.shape
-        wide = np.result_type(system.b.dtype, np.float64)
-        rows = ops.xp.array(ops.converted(ops.xp.swapaxes(system.b, 1, 2), wide), order="C")
-        y = factors.solve(rows)  # which may overwrite them
+        rows = ops.xp.swapaxes(system.b, 1, 2)
+        made = ops.converted(rows, np.result_type(rows.dtype, np.float64))
+        # The solve may overwrite its argument, so it gets a copy.
+        made = ops.xp.array(rows, order="C") if made is rows else ops.xp.ascontiguousarray(made)
+        y = factors.solve(made)
         board = ops.xp.zeros((SEEN + MEASURED + 2 * k, m))
         system, x = measure(ops, system, y, self._factors.info, board)
         board = ops.host(board)[0] if settle is settled else board

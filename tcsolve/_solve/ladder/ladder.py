@@ -149,7 +149,10 @@ class Ladder:
         """
         ops, a = self.system.ops, self.system.a
         mark = self.phases.mark()
-        wait, self._copy, early = begin_survey(ops, a, self._dtype_of_copy(nrhs))
+        dtype = self._dtype_of_copy()
+        if dtype is not None:
+            self.memory.planned = self._require(self.plan.update, nrhs)
+        wait, self._copy, early = begin_survey(ops, a, dtype)
         mark = self.phases.lap("scale", mark)
         if early:
             mark = self._factor(self.plan.update, mark)
@@ -284,16 +287,10 @@ class Ladder:
     def _expects_dominance(self):
         return not self._misled and self.system.expects_dominance
 
-    def _dtype_of_copy(self, nrhs):
-        """Return the dtype of the copy of A that the survey may make for the LU, or None.
-
-        The memory that the LU needs is required before this copy is made.
-        """
+    def _dtype_of_copy(self):
+        """Return the dtype of the copy of A that the survey may make for the LU, or None."""
         how = update_named(self.plan.update)
-        if how.native or self.system.is_complex:
-            return None
-        self.memory.planned = self._require(how.name, nrhs)
-        return dtype_of_factors(how, False)
+        return None if how.native or self.system.is_complex else dtype_of_factors(how, False)
 
     def _require(self, update, nrhs):
         held = 0 if self._copy is None else self._copy.nbytes
