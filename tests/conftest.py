@@ -77,7 +77,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 def pytest_collection_finish(session):
     """Let another process compile the kernels while the tests that need none run."""
-    gc.freeze()  # the collector never looks at the tests again
+    # The collected tests are hundreds of thousands of objects, so look for garbage less often than usual.
+    gc.set_threshold(10_000, 20, 20)
     gc.enable()
     chosen = sum(map(compiles, session.items))
     alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
