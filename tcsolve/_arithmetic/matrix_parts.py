@@ -6,6 +6,7 @@ __all__ = [
     "SUMMED_COLUMNS",
     "WIDENED",
     "by_parts",
+    "column_tops",
     "part_entries",
     "parts",
     "power_of_two_from",
@@ -62,6 +63,11 @@ def sums_at_once(m, n, k, room=0):
 def real_parts(x):
     """Return (x,) for real x, else (real part, imaginary part), both views."""
     return (x.real, x.imag) if x.dtype.kind == "c" else (x,)
+
+
+def column_tops(ops, v):
+    """Return max |v| of each column of v (n, k); NaN propagates."""
+    return ops.row_stats(v.T).top
 
 
 def by_parts(xp, apply, v, is_complex):

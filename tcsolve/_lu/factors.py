@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tcsolve._arithmetic.formats import inverses_serve
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._contract.lu import Packed
 from tcsolve._contract.vectors import solve_scaled
 
@@ -158,7 +159,7 @@ class NativeFactors:
     def solve_scaled(self, b, adjoint=False):
         """Return A**-1 b, or A**-H b, to the precision of the factors; b is FP64, its entries of any size."""
         solve = functools.partial(self.solve, adjoint=adjoint)
-        sizes = self.ops.row_stats(b.T).top
+        sizes = column_tops(self.ops, b)
         return solve_scaled(self.ops.xp, sizes, solve, b, self.dtype)
 
     def ahead(self, a, b, steps):

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._refine.krylov import WARM_UP_STEPS, Cycle
 
 __all__ = ["cg"]
@@ -44,7 +45,7 @@ def cg(ops, apply, correct, r, *, most, tol, give_up=None):
     """
     xp, k = ops.xp, r.shape[1]
     # Scale r first: its squares may overflow or underflow in the products.
-    size = ops.row_stats(r.T).top
+    size = column_tops(ops, r)
     r = r / size
     d, z = xp.zeros_like(r), correct(r)
     p, descent = z, _inner(xp, r, z)

@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
+
 __all__ = ["WARM_UP_STEPS", "Cycle", "basis_bytes", "fgmres", "gmres"]
 
 # Number of steps before the convergence rate of a cycle is trusted: GMRES often starts slowly.
@@ -92,7 +94,7 @@ def fgmres(ops, apply, correct, r, *, basis, tol, norm=0.0, give_up=None):
     v = _Vectors(ops, k, n, r.dtype, most + 1)
     z = _Vectors(ops, k, n, r.dtype, most) if correct else v
     # Scale r first: its squares may overflow or underflow in the norm.
-    size = ops.row_stats(r.T).top
+    size = column_tops(ops, r)
     r = r / size
     beta = xp.linalg.norm(r, axis=0)
     unit = v.append((r / beta).T)

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
+
 __all__ = ["Operator", "measure", "quotient"]
 
 
@@ -72,7 +74,7 @@ def measure(ops, operator, x, b):
     error = quotient(residual, operator.norm, size)
     if operator.row is not None:
         scaled = r * operator.row[:, None], x / operator.col[:, None]
-        (sizes,) = ops.host(xp.stack([ops.row_stats(v.T).top for v in scaled]))
+        (sizes,) = ops.host(xp.stack([column_tops(ops, v) for v in scaled]))
         error = np.maximum(error, quotient(sizes[0], operator.scaled_norm, sizes[1]))
     if operator.outer is not None:
         error = np.maximum(error, operator.outer(r, x))

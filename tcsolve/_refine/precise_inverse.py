@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._refine.double_double import Pair, product
 
 __all__ = ["multiplied", "solved"]
@@ -51,7 +52,7 @@ def solved(ops, multiply, correct, y):
     w, before, active = Pair.of(xp, correct(y.high)), 1.0, True
     for _ in range(MOST_CORRECTIONS):
         d = correct(y.minus(multiply(w)))
-        sizes, whole = ops.host(*(ops.row_stats(v.T).top for v in (d, w.high)))
+        sizes, whole = ops.host(column_tops(ops, d), column_tops(ops, w.high))
         with np.errstate(all="ignore"):
             size = np.where(sizes == 0, 0.0, sizes / whole)
         active = active & (size <= CONTRACTION * before)  # False for NaN

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tcsolve._arguments import require_count, require_number
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import check_array, result_dtype
 from tcsolve._errors import InputError
@@ -195,7 +196,7 @@ def _smaller(ops, operator, b, correct):
 def _final_error(ops, operator, x, b, norm):
     """Return the errors of x, also where products or residuals would leave the range of FP64."""
     error = measure(ops, operator, x, b)[1]
-    (size,) = ops.host(ops.row_stats(x.T).top)
+    (size,) = ops.host(column_tops(ops, x))
     ordinary = np.isfinite(error) & (size > 1 / SAFE) & (size < SAFE)
     ordinary &= 1 / SAFE < operator.norm < SAFE
     if ordinary.all():
@@ -215,7 +216,7 @@ def _scaled_error(ops, operator, x, b):
     xp, half = ops.xp, int(np.frexp(operator.norm)[1]) // 2
     of_x = xp.where((x == 0).all(axis=0), exponent_of(xp, b, 0) - 2 * half, exponent_of(xp, x, 0))
     x, b = (ldexp(xp, v, -of_x - half) for v in (x, b))
-    size, rest = ops.host(*(ops.row_stats(v.T).top for v in (x, b - operator.product(x))))
+    size, rest = ops.host(column_tops(ops, x), column_tops(ops, b - operator.product(x)))
     # The quotient rest / norm might overflow although the error does not.
     root = np.sqrt(operator.norm)
     error = np.where(rest == 0, 0.0, rest / root / size / root)

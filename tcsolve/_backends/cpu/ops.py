@@ -133,7 +133,7 @@ numpy_ops = NumpyOps()
 
 
 class HostRowStats:
-    """The `RowStats` of a matrix whose columns are multiplied by `col_scale`, unless this is None."""
+    """The `RowStats` of a diag(s), where s is `col_scale`; None stands for ones."""
 
     def __init__(self, a, col_scale):
         self._a, self._scale = a, col_scale

@@ -17,7 +17,7 @@ ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 
 
 class DeviceRowStats:
-    """The `RowStats` of a matrix whose columns are multiplied by `col_scale`, unless this is None."""
+    """The `RowStats` of a diag(s), where s is `col_scale`; None stands for ones."""
 
     def __init__(self, a, col_scale):
         self._a, self._scale = a, col_scale

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._errors import DeviceMemoryError
 from tcsolve._lu.norms import begin_condest, condest, hold, joined, sweeps_at_once
 from tcsolve._refine import stopping
@@ -185,7 +186,7 @@ def sampled_rcond(ladder, near, bound, column):
         return None
     x = state.x if frame is None else frame.outside(xp, state.x, shift + near.exponent)
     # Divide x by its largest entry first: the squares of x may overflow or underflow.
-    top = ops.row_stats(x.T).top
+    top = column_tops(ops, x)
     with np.errstate(all="ignore"):
         part = xp.abs(x / top)
         top, length, whole = ops.host(top, xp.linalg.norm(part, axis=0), part.sum(axis=0))

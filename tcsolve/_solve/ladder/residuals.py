@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._cached import cached_property
 from tcsolve._lu.scaling import exponent_of, ldexp
 from tcsolve._refine.double_double import Pair, product, residual
@@ -205,6 +206,6 @@ def _relative(ops, d, x, weight):
     """Return ||d|| / ||x|| in infinity norms for each column, on the host; 0 for a zero d."""
     if weight is not None:
         d, x = d * weight, x * weight
-    (d, x) = ops.host(*(ops.row_stats(v.T).top for v in (d, x)))
+    (d, x) = ops.host(column_tops(ops, d), column_tops(ops, x))
     with np.errstate(all="ignore"):
         return np.where(d == 0, 0.0, d / x)

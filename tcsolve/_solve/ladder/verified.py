@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tcsolve._arithmetic.matrix_parts import column_tops
 from tcsolve._checks import require_finite
 from tcsolve._lu.scaling import shift_columns
 from tcsolve._refine import stopping
@@ -343,7 +344,7 @@ class Solve:
         ops = self.ladder.system.ops
         if not bool(ops.xp.isfinite(x).all()):
             return Status.OVERFLOW
-        (size,) = ops.host(ops.row_stats(x.T).top)
+        (size,) = ops.host(column_tops(ops, x))
         faint = size < np.finfo(x.dtype).tiny
         return Status.UNDERFLOW if (faint | (error <= bound)).all() else None
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import real_parts
+from tcsolve._arithmetic.matrix_parts import column_tops, real_parts
 from tcsolve._solution import HistoryPoint
 
 __all__ = ["ended", "join_parts", "largest_parts", "like", "spread", "told"]
@@ -46,7 +46,7 @@ def like(x, dtype):
 
 def largest_parts(ops, v):
     """Return the largest real or imaginary part of each column of v; the moduli might overflow."""
-    largest = [ops.row_stats(part.T).top for part in real_parts(v)]
+    largest = [column_tops(ops, part) for part in real_parts(v)]
     return ops.xp.maximum(*largest) if v.dtype.kind == "c" else largest[0]
 
 

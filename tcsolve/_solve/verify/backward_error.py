@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import by_parts, parts, short_sum
+from tcsolve._arithmetic.matrix_parts import by_parts, column_tops, parts, short_sum
 from tcsolve._backends.select import numpy_ops
 from tcsolve._lu.scaling import exponent_of, ldexp, norm_and_exponent
 from tcsolve._refine import double_double
@@ -62,7 +62,7 @@ def accurate_errors(ops, a, x, b, norm):
     both = [xp.concatenate([v.real, v.imag], axis=1) if paired else v for v in (x, b)]
     r = double_double.residual(ops, a, double_double.Pair.of(xp, both[0]), both[1])
     r = xp.hypot(r[:, :k], r[:, k:]) if paired else r
-    rest, size = ops.host(*(ops.row_stats(v.T).top for v in (r, x)))
+    rest, size = ops.host(column_tops(ops, r), column_tops(ops, x))
     return np.where(is_safe(norm) & is_safe(size), rest / norm / size, np.nan)
 
 

@@ -14,10 +14,9 @@ from tcsolve._arithmetic.formats import PREFIX, inverses_serve
 from tcsolve._backends.cuda.batched import complex_columns
 from tcsolve._backends.cuda.batched.cholesky_squares import (
     CholeskySquares,
-    bytes_of_squares,
     suits_squares,
 )
-from tcsolve._backends.cuda.batched.elimination import eliminate, eliminates, elimination_bytes
+from tcsolve._backends.cuda.batched.elimination import eliminate, eliminates
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate, copied, wide
 from tcsolve._backends.cuda.batched.library_triangles import (
     LOWER,
@@ -36,7 +35,7 @@ from tcsolve._cached import cached_property
 from tcsolve._contract.vectors import order_of
 from tcsolve.kernels.launch_shapes import TILE, TILE_THREADS, TRSV_COLUMNS
 
-__all__ = ["factor", "factor_and_solve", "together", "work_bytes"]
+__all__ = ["CHOLESKY_BY_LU", "factor", "factor_and_solve"]
 
 # Up to this many rows, an LU without pivoting of a stack is faster than the Cholesky factorization of
 # cuSOLVER.  For positive definite matrices it is as stable, and only for these are all pivots positive.
@@ -49,38 +48,6 @@ PACKED_ROWS, PACKED_TRIANGLE_ROWS = 1024, 65
 # unless solves by `ComplexColumns` are faster.  The solves of cuSOLVER are slower with a transpose.  For so
 # many right-hand sides, they lose more time by this than a transposed copy of A takes.
 TURNED_COLUMNS = 64
-# Largest number of matrices in one call, for LU and for triangles.
-MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
-# Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
-# The second limit is for positive definite matrices.
-LARGEST_TOGETHER, LARGEST_DEFINITE_TOGETHER = 640, 1024
-# Fewer than FEW matrices of more than FEW_ROWS rows are factored one by one.  Together, each would get only a
-# small part of the device.
-FEW, FEW_ROWS = 4, 128
-
-
-def together(dtype, kind, shape, factors=False):
-    """Return `StackPlan.together` for (m, n, columns), where `columns` counts random vectors, too."""
-    (m, n, columns), is_definite = shape, kind == "positive definite"
-    by_lu = kind == "general" or is_definite and n <= CHOLESKY_BY_LU
-    most = MOST_LU if by_lu else MOST_TRIANGLES
-    if suits_squares(dtype, kind, n, columns):
-        return most
-    if not factors and 2 * columns <= n and eliminates(dtype, kind, m, n, columns):
-        return most
-    largest = LARGEST_DEFINITE_TOGETHER if is_definite else LARGEST_TOGETHER
-    return 1 if n > largest or m < FEW and n > FEW_ROWS else most
-
-
-def work_bytes(dtype, kind, shape, alone=False):
-    """Return `StackPlan.work_bytes` for (m, n, columns), where `columns` counts random vectors, too."""
-    m, n, columns = shape
-    factors = m * n * n * np.result_type(dtype, np.float64).itemsize
-    if not alone and suits_squares(dtype, kind, n, columns):
-        return bytes_of_squares(m, n) - factors
-    if eliminates(dtype, kind, m, n, columns):
-        return elimination_bytes(dtype, m, n, columns) - factors
-    return complex_columns.bytes_in_planes(dtype, kind, n, columns) if m == 1 else 0
 
 
 def factor(a, kind, columns, careful=False):
