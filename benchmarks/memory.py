@@ -3,8 +3,9 @@
     python benchmarks/memory.py --n 4096 8192 16384 32768
     python benchmarks/memory.py --draw                   # the table from the JSON again; no GPU
 
-The arguments are in CuPy's default pool.  The solve allocates from another pool, and its bytes in use are
-read after every allocation.
+The solve allocates from CuPy's default pool.  After every allocation, the bytes of the pool that are in use
+are read.  "Another allocator" means that the solve allocates from another pool instead.  tcsolve does not
+know how other allocators reuse memory, so the streams of an LU then share a pool for its scratch memory.
 
 - *used*: the peak of bytes in use beyond the arguments, including x, in a first solve that is not recorded.
 - *reserved*: the bytes that the pool took from the device.  This is more than *used* if freed blocks could
@@ -21,6 +22,7 @@ scaled, extreme or column-major.  These need additional bytes that are not known
 adds them to its plan while it runs, so they are in the planned bytes, too.
 """
 
+import contextlib
 import functools
 import itertools
 
@@ -31,6 +33,7 @@ from tcsolve._paths import replaced
 
 SINGLE_PRODUCT = ("fp16", "bf16", "tf32")
 SOLVE, FACTOR, OVERWRITE = "solve", "factor", "factor, overwrite_a"
+ANOTHER = "solve, another allocator"
 # Precisions and families that need more memory than others, and the largest n of these rows.
 SCALED, EXTREME = "gauss, rows 2^-8 to 2^8", "gauss 2^900"
 COLUMNS = "gauss, column-major"
@@ -47,26 +50,25 @@ MOST_HARD = 8192
 
 
 @functools.cache
-def fresh_pool():
-    """Return the one pool of all measurements; dropping a pool may not free its memory."""
+def other_pool():
+    """Return the pool of all runs with another allocator; dropping a pool may not free its memory."""
     import cupy
 
     return cupy.cuda.MemoryPool()
 
 
-class PeakPool:
-    """A pool that records its peak of bytes in use, and is CuPy's allocator inside a with block.
+class Peak:
+    """The peak of bytes in use inside a with block, of CuPy's default pool or of another allocator.
 
     Inside, the first solve of a size is not recorded, because recorded graphs have memory of their own.
     """
 
-    def __init__(self):
+    def __init__(self, another=False):
         import cupy
 
-        self.pool, self.used = fresh_pool(), 0
+        self._default = cupy.get_default_memory_pool()
+        self.pool, self.used = other_pool() if another else self._default, 0
         self._before = self.pool.used_bytes(), self.pool.total_bytes()
-        self._set = cupy.cuda.set_allocator
-        self._usual = cupy.get_default_memory_pool().malloc
         self._paths = replaced(most_at_once=0)
 
     @property
@@ -79,21 +81,36 @@ class PeakPool:
         """Bytes in use."""
         return self.pool.used_bytes() - self._before[0]
 
-    def malloc(self, size):
-        """Allocate from the pool, and record the peak of bytes in use."""
-        memory = self.pool.malloc(size)
-        self.used = max(self.used, self.left)
-        return memory
-
     def __enter__(self):
-        # In all threads; `using_allocator` acts in the current one only.
-        self._set(self.malloc)
-        self._paths.__enter__()
+        import cupy
+
+        peak, malloc = self, self.pool.malloc
+
+        def measured(size):
+            memory = malloc(size)
+            peak.used = max(peak.used, peak.left)
+            return memory
+
+        class Hook(cupy.cuda.MemoryHook):
+            """Reads the bytes in use after an allocation; the current allocator stays CuPy's default pool."""
+
+            name = "peak"
+
+            def malloc_postprocess(self, **allocation):
+                peak.used = max(peak.used, peak.left)
+
+        self._exits = contextlib.ExitStack()
+        if self.pool is self._default:
+            self._exits.enter_context(Hook())
+        else:
+            # In all threads; `using_allocator` acts in the current one only.
+            cupy.cuda.set_allocator(measured)
+            self._exits.callback(cupy.cuda.set_allocator, self._default.malloc)
+        self._exits.enter_context(self._paths)
         return self
 
     def __exit__(self, *error):
-        self._paths.__exit__(*error)
-        self._set(self._usual)
+        self._exits.close()
 
 
 # ---- measuring ---------------------------------------------------------------------------------
@@ -124,7 +141,7 @@ def measure(call, n, precision, family, nrhs):
 
     import tcsolve
 
-    fresh_pool().free_all_blocks()  # a failed run may have left blocks
+    other_pool().free_all_blocks()  # a failed run may have left blocks
     a = matrix(family, n)
     b = a @ cupy.ones((n, nrhs))
     b = b[:, 0] if nrhs == 1 else b
@@ -135,12 +152,12 @@ def measure(call, n, precision, family, nrhs):
     row = {"call": call, "n": n, "precision": precision, "nrhs": nrhs, "family": family}
 
     def run():
-        if call == SOLVE:
+        if call in (SOLVE, ANOTHER):
             return tcsolve.solve_ex(a, b, **how)
         return tcsolve.factor(a, nrhs=nrhs, overwrite_a=call == OVERWRITE, **how)
 
     try:
-        with PeakPool() as peak:
+        with Peak(another=call == ANOTHER) as peak:
             found = run()
             cupy.cuda.Device().synchronize()
     except Exception as error:  # too little memory is a result, too
@@ -218,11 +235,12 @@ def cells(row):
 
 def worst(rows):
     """Return the sentences about the worst plans: known before the start, or completed during the solve."""
-    known, counted = [], []
+    known, counted, another = [], [], []
     for row in rows:
         if "bytes_used" in row:
             usual = row["family"] == usual_family(row["precision"]) and len(row["rungs"]) == 1
-            (known if usual else counted).append(row["bytes_planned"] / row["bytes_used"])
+            kind = another if row["call"] == ANOTHER else known if usual else counted
+            kind.append(row["bytes_planned"] / row["bytes_used"])
     lines = []
     for ratios, when in (
         (known, "if the plan is complete before the start"),
@@ -231,6 +249,7 @@ def worst(rows):
             "if the solve adds bytes to its plan (refinement is slow or fails, or the matrix is badly "
             "scaled, has huge entries, or is stored by columns)",
         ),
+        (another, "with another allocator than CuPy's default pool"),
     ):
         if ratios:
             lines.append(f"Planned / used {when}: between {min(ratios):.3f} and {max(ratios):.3f}.")
@@ -247,7 +266,7 @@ def main():
     if options is None:
         return
     facts, rows = machine(options.commit) | gpu(), []
-    calls = [*((SOLVE, nrhs) for nrhs in options.nrhs), (FACTOR, 1), (OVERWRITE, 1)]
+    calls = [*((SOLVE, nrhs) for nrhs in options.nrhs), (ANOTHER, 1), (FACTOR, 1), (OVERWRITE, 1)]
     usual = itertools.product(options.n, options.precision, calls)
     runs = [(call, n, how, usual_family(how), nrhs) for n, how, (call, nrhs) in usual]
     few = [n for n in options.n if n <= MOST_HARD]

@@ -1,6 +1,7 @@
 """The planned bytes of a solve, compared with those it uses; tracemalloc counts those of NumPy."""
 
 import functools
+import gc
 import tracemalloc
 
 import numpy as np
@@ -210,15 +211,20 @@ def test_a_device_gives_the_bytes_that_are_planned(n, nrhs, spread, order, preci
     a = cupy.random.default_rng(7).standard_normal((n, n))
     a = cupy.array(a * 2.0 ** cupy.linspace(-spread, spread, n)[:, None], order=order)
     b = a @ cupy.ones((n, nrhs))
+    gc.collect()  # garbage of other tests may have memory of a tape
     tcsolve.clear_cache()
 
-    with memory.PeakPool() as peak:
+    with memory.Peak() as peak:
         solution = tcsolve.solve_ex(a, b, precision=precision, assume_a="general")
         cupy.cuda.Device().synchronize()
 
     assert solution.status is Status.CONVERGED
     assert memory.kept_bytes() == 0  # without recorded graphs, a solve keeps no memory
-    assert 0.95 <= solution.bytes_planned / peak.used <= (1.05 if nrhs == 1 else 1.15)
+    # cuSOLVER's FP32 factors may have inverses of diagonal blocks that are not accurate enough to be used.
+    # They are planned, but freed before the refinement.
+    unused = 1024 * n if precision == "fp32" else 0
+    most = 1.05 if nrhs == 1 else 1.15
+    assert 0.95 * peak.used <= solution.bytes_planned <= most * peak.used + unused
 
 
 @pytest.mark.gpu
@@ -236,7 +242,7 @@ def test_a_device_gives_a_matrix_moved_into_range_what_is_planned(
     b = a @ cupy.ones(n, dtype)
     tcsolve.clear_cache()
 
-    with memory.PeakPool() as peak:
+    with memory.Peak() as peak:
         solution = tcsolve.solve_ex(a, b, precision=precision, assume_a="general")
         cupy.cuda.Device().synchronize()
 
@@ -281,7 +287,7 @@ def test_a_device_gives_krylov_bases_the_bytes_that_are_planned(nrhs, cupy, scri
     b = a @ cupy.ones((n, nrhs))
     tcsolve.clear_cache()
 
-    with memory.PeakPool() as peak:
+    with memory.Peak() as peak:
         how = {"precision": Plan("fp16x3", fallback=False), "assume_a": "general"}
         solution = tcsolve.solve_ex(a, b, **how)
         cupy.cuda.Device().synchronize()

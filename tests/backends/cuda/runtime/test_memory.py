@@ -321,7 +321,7 @@ def use(cupy, kind):
     if kind == "async":
         return cupy.cuda.MemoryAsyncPool().malloc
     if kind == "slab":
-        return Slab(cupy, 24 << 30).malloc
+        return Slab(cupy, 12 << 30).malloc
     try:
         import torch
     except ImportError as error:
