@@ -9,7 +9,7 @@ know how other allocators reuse memory, so the streams of an LU then share a poo
 
 - *used*: the peak of bytes in use beyond the arguments, including x, in a first solve that is not recorded.
 - *reserved*: the bytes that the pool took from the device.  This is more than *used* if freed blocks could
-  not be reused, because of their stream or their size.
+  not be reused, because of their stream or their size; and less if the pool had free memory before.
 - *kept*: the bytes that the library holds after the third solve, for later solves of that size.
   `tcsolve.clear_cache` frees them.
 
