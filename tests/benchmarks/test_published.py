@@ -39,7 +39,8 @@ def test_a_badly_scaled_definite_matrix_is_inverted_in_fp16(script):
     a = (np.eye(30) + 0.01) * d[:, None] * d
     made = module.factor(a)
     assert made.shift == 2
-    assert np.abs(made.correct(a) - np.eye(30)).max() / (d.max() / d.min()) < 1e-2
+    # A^-1 = D^-1 M^-1 D^-1, so the error of entry (i, j) grows with d_j / d_i.
+    assert (np.abs(made.correct(a) - np.eye(30)) * d[:, None] / d).max() < 1e-2
     with pytest.raises(module.Breakdown, match="no shift"):
         module.factor(np.ones((30, 30)) - 0.9 * np.diag(np.arange(30) % 2) + np.diag(np.zeros(30)))
 
@@ -102,8 +103,9 @@ def test_all_factors_are_as_exact_as_fp16(script, name, badly_scaled):
     found = [correct(b), start(b)]
     for update in ("fp16@each", "fp16"):
         found.append(module.factors(a, name, update, 8)(b[:, None])[:, 0])
+    most = 0.2 if a is badly_scaled else 1e-2
     for y in found:
-        assert 0 < np.abs(y - x).max() < 0.2 * np.abs(x).max()
+        assert 0 < np.abs(y - x).max() < most * np.abs(x).max()
 
 
 def test_without_a_pivot_there_are_no_factors(script):
@@ -507,7 +509,9 @@ def test_the_study_for_a_gpu_keeps_its_rows_when_the_time_is_over(
     assert module.main() == 0 and (tmp_path / "convergence_cuda.md").read_text() == page
 
 
-@pytest.mark.parametrize("name, plans", [("convergence", 24), ("convergence_cuda", 24)])
+@pytest.mark.parametrize(
+    "name, plans", [("convergence", 24), ("convergence_cuda", 24), ("convergence_exact", 36)]
+)
 def test_the_study_files_are_studies(name, plans):
     given = read_study_file(BENCHMARKS / f"{name}.toml")
     assert len(expand_plans(given["plans"])) == plans

@@ -1,6 +1,5 @@
 """The real matrices are those of the index."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +11,15 @@ import scipy.sparse
 from tcsolve import matrices
 
 
-@pytest.fixture(scope="module")
-def real_matrices():
-    """Return the folder of collection matrices."""
-    path = os.environ.get("TCSOLVE_MATRICES")
-    if path and (Path(path) / "index.csv").is_file():
-        return Path(path)
-    reason = f"TCSOLVE_MATRICES is {path!r}, not a folder of collection matrices with an index.csv"
-    if os.environ.get("TCSOLVE_REQUIRE_MATRICES") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
-
-
-def test_every_real_matrix_has_the_indexed_order(real_matrices):
+def test_every_real_matrix_has_the_indexed_order(matrices_folder):
     rows = matrices.index()
     assert tuple(sorted(row["name"] for row in rows)) == matrices.names()
     for row in rows:
-        header = scipy.io.mminfo(real_matrices / f"{row['name']}.mtx.gz")
+        header = scipy.io.mminfo(Path(matrices_folder) / f"{row['name']}.mtx.gz")
         assert header[:2] == (row["n"], row["n"])
 
 
-def test_every_small_real_matrix_loads(real_matrices):
+def test_every_small_real_matrix_loads(matrices_folder):
     rows = [row for row in matrices.index() if row["n"] <= 2000]
     assert rows
     for row in rows:

@@ -192,7 +192,7 @@ def test_the_rates_of_a_gpu_are_one_object_that_a_choice_is_remembered_by():
     assert rates_of("cuda", L4) is rates_of("cuda", dict(L4)) is not rates_of("cuda", A100)
     choose_update.cache_clear()
     assert choose_update(30000, 1, H200) == choose_update(30000, 1, H200) == "fp16x3"
-    assert choose_update(30000, 1, rates_of("cuda", L4)) is not None
+    choose_update(30000, 1, rates_of("cuda", L4))
     assert choose_update.cache_info()[:2] == (1, 2)
 
 

@@ -442,7 +442,7 @@ def test_the_report_says_what_was_done(xp):
     assert {"scale", "factor", "refine", "rcond", "total"} <= set(solution.seconds)
     assert all(seconds >= 0 for seconds in solution.seconds.values())
     parts = sum(seconds for phase, seconds in solution.seconds.items() if phase != "total")
-    assert parts <= 1.5 * solution.seconds["total"] + 1e-3
+    assert 0 < parts <= solution.seconds["total"] + 1e-9
     assert solution.history[-1][0] == "fp16x3"
     assert (solution.history[-1].error <= solution.bound).all()
     assert "precision       fp16x3\n" in str(solution)

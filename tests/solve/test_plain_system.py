@@ -285,7 +285,7 @@ def test_a_matrix_that_is_not_definite_or_not_symmetric_is_told():
 def test_a_complex_matrix_with_a_complex_diagonal_is_not_definite():
     a, b = system(20, complex, definite=True)
     a = (a + a.conj().T) / 2 + 1e-3j * np.eye(20)
-    assert not plainly(a, b, assume_a="gen")[0].imag.max() == 0
+    assert abs(plainly(a, b, assume_a="gen")[0].imag).max() > 1e-6
     with pytest.warns(AccuracyWarning):
         tcsolve.solve(a, b, assume_a="pos")
 

@@ -13,6 +13,7 @@ from bounds import MET, backward_error, host, ratio
 
 import tcsolve
 from tcsolve import Plan, Status, matrices, solve_ex
+from tcsolve._backends import select
 
 # How far the true error may be above the bound, relative to it, because of the rounding of residuals.
 ROUNDING = 2.0**-40
@@ -73,7 +74,7 @@ def test_a_common_factor_hides_no_error(xp, precision):
 
     assert ratio(a, found.x, b) <= MET
     reported = found.backward_error[0] / (2.0**-53 * n**0.5)
-    assert reported == pytest.approx(ratio(a, found.x, b), rel=0.1, abs=0.2)
+    assert 0 < reported == pytest.approx(ratio(a, found.x, b), rel=0.1, abs=0.1)
 
 
 # ---- an x that is corrupted before the error is measured
@@ -367,16 +368,21 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_device_is_an_error_for_every_kind(kind):
+def test_a_missing_device_is_an_error_for_every_kind(kind, monkeypatch):
     a, b, structure = KINDS[kind]
-    from tcsolve._backends.select import cuda_available
-
-    if cuda_available():
-        found = solve_ex(a, b, assume_a=structure, device="cuda")
-        assert isinstance(found.x, np.ndarray)
-        return
+    monkeypatch.setattr(select, "why_no_cuda", lambda: "the machine has no such device")
     with pytest.raises(tcsolve.DeviceError, match="device='cuda'"):
         tcsolve.solve(a, b, assume_a=structure, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_solves_every_kind_of_numpy_arrays(kind, cupy):
+    a, b, structure = KINDS[kind]
+
+    found = solve_ex(a, b, assume_a=structure, device="cuda")
+
+    assert isinstance(found.x, np.ndarray) and found.status is Status.CONVERGED
 
 
 @pytest.mark.parametrize("device", ["auto", "cpu"])
@@ -404,15 +410,15 @@ def test_warnings_of_other_threads_are_neither_lost_nor_taken_for_ours(stacked):
     a = gauss(120)
     a = a @ a.T + 120 * np.eye(120)
     a = np.stack([a, a]) if stacked else a
-    stop = threading.Event()
+    stop, told = threading.Event(), []
 
     def warn():
         hilbert = scipy.linalg.hilbert(14)
         while not stop.is_set():
-            scipy.linalg.solve(hilbert, np.ones(14), assume_a="gen")
+            told.append(scipy.linalg.solve(hilbert, np.ones(14), assume_a="gen"))
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
         thread = threading.Thread(target=warn)
         thread.start()
         try:
@@ -421,7 +427,7 @@ def test_warnings_of_other_threads_are_neither_lost_nor_taken_for_ours(stacked):
             stop.set()
             thread.join()
 
-    assert statuses == {Status.CONVERGED}
+    assert statuses == {Status.CONVERGED} and len(seen) == len(told) > 0
 
 
 def test_no_solve_changes_the_filters_of_warnings():
@@ -450,10 +456,16 @@ def test_no_solve_changes_the_filters_of_warnings():
 @pytest.mark.parametrize("scale", [1.0, 1e-310, 1e300])
 def test_the_callers_settings_of_floating_point_errors_do_not_count(kind, scale):
     a, b, structure = KINDS[kind]
+
+    def solutions():
+        of_factors = tcsolve.factor(gauss(4)).solve_ex(np.ones(4) * scale)
+        return solve_ex(a, b * scale, assume_a=structure), of_factors
+
+    expected = solutions()
     with np.errstate(all="raise"):
-        found = solve_ex(a, b * scale, assume_a=structure)
-        tcsolve.factor(gauss(4)).solve_ex(np.ones(4) * scale)
-    assert found.status in (Status.CONVERGED, Status.OVERFLOW, Status.UNDERFLOW)
+        found = solutions()
+    for one, other in zip(found, expected, strict=True):
+        assert one.status is other.status and np.array_equal(one.x, other.x, equal_nan=True)
 
 
 # ---- columns
@@ -635,7 +647,7 @@ def test_refine_takes_complex_residuals_of_any_size(exponent):
 
     found = tcsolve.refine(a, rng.standard_normal((n, 2)) * 10.0**exponent + 0j, correct)
 
-    assert found.status in (Status.CONVERGED, Status.STALLED)
+    assert found.status is Status.CONVERGED
 
 
 @pytest.mark.parametrize("update", ["fp16", "bf16", "tf32", "fp16x3", "fp32"])

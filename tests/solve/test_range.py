@@ -72,7 +72,9 @@ def test_stacks_near_the_ends_of_fp64_are_not_taken_for_solved(structure, dtype,
     )
     assert found.status is Status.CONVERGED and np.allclose(x, near, rtol=1e-10, atol=0)
     vector = solve_ex(huge, np.ldexp(b[0, :, 0], exponent // 2) + 0j, assume_a=structure)
-    assert vector.status is Status.CONVERGED and np.allclose(vector.x[0], found.x[0, :, 0])
+    assert vector.status is Status.CONVERGED and np.allclose(
+        vector.x[0], found.x[0, :, 0], rtol=1e-10, atol=0
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64])
@@ -135,7 +137,8 @@ def test_the_condition_near_the_ends_of_fp64_is_that_near_1(xp, exponent, precis
     near = solve_ex(xp.asarray(a), xp.ones(60), assume_a="general", precision=precision)
     assert found.status is Status.CONVERGED
     assert 0.5 * near.rcond <= found.rcond <= 2 * near.rcond
-    assert tcsolve.factor(far, precision=precision).rcond() == pytest.approx(found.rcond, rel=1)
+    of_factors = tcsolve.factor(far, precision=precision).rcond()
+    assert 0.5 * found.rcond <= of_factors <= 2 * found.rcond
 
 
 @pytest.mark.parametrize(
@@ -217,7 +220,7 @@ def test_tiny_right_hand_sides_are_solved_as_others(structure, size, small):
         assert found.status is (Status.UNDERFLOW if rounded > found.bound else Status.CONVERGED)
     else:
         assert found.status is Status.CONVERGED
-    np.testing.assert_allclose(found.x, expected, rtol=1e-11, atol=1e-4 * small / size + 2.0**-1074)
+    np.testing.assert_allclose(found.x, expected, rtol=1e-14, atol=2.0**-1074)
 
 
 @pytest.mark.parametrize("size", [1, 1 + 2j])

@@ -423,6 +423,7 @@ def test_rounding_in_one_direction_does_not_hide_an_error(order, n, columns, pre
 @pytest.mark.parametrize("columns", [1, 2])
 def test_equal_products_do_not_hide_an_error(order, n, columns):
     """The products of a row are equal but for the diagonal, so that many additions round one way."""
+    met = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)
         rows = 1 + 1e-3 * rng.standard_normal((n, 1))
@@ -432,6 +433,8 @@ def test_equal_products_do_not_hide_an_error(order, n, columns):
         found = solve_ex(np.array(a, order=order), b)
 
         assert not found.status.ok or ratio(a, found.x, b) <= 1.8
+        met += found.status.ok
+    assert met >= 30
 
 
 @pytest.mark.parametrize("n", [40, 100, 300])

@@ -158,7 +158,7 @@ def test_every_number_belongs_to_its_system(road):
             alone = tcsolve.solve_ex(a[i, 0], b[j])
             assert np.allclose(solution.x[i, j], alone.x, rtol=1e-9, atol=0)
             assert solution.rconds[i, j] == f.rcond()[i, 0]
-            assert np.allclose(solution.rconds[i, j], alone.rcond, rtol=2)
+            assert 0.33 * alone.rcond <= solution.rconds[i, j] <= 3.01 * alone.rcond
 
 
 @pytest.mark.parametrize("shape", [(0, 5, 5), (3, 0, 5, 5), (2, 1, 5, 5)])
@@ -192,7 +192,7 @@ def test_a_long_stack_with_a_few_bad_slices(road):
     sign, log = f.slogdet()
     wanted = np.linalg.slogdet(np.delete(a, [17, 5200], 0))
     assert np.array_equal(np.delete(sign, [17, 5200]), wanted.sign)
-    assert np.allclose(np.delete(log, [17, 5200]), wanted.logabsdet, atol=1e-12)
+    assert np.allclose(np.delete(log, [17, 5200]), wanted.logabsdet, rtol=1e-12, atol=1e-12)
 
 
 # ---- stacks with good and bad slices
@@ -274,7 +274,8 @@ def test_condition_numbers_and_determinants_of_each_matrix(road, n, dtype):
     assert rcond.shape == (2, 3) and isinstance(rcond, np.ndarray)
     assert (rcond >= 0.99 * true).all() and (rcond <= 3.01 * true).all()
     wanted = np.linalg.slogdet(wide)
-    assert np.allclose(sign, wanted.sign) and np.allclose(log, wanted.logabsdet, atol=1e-12)
+    assert np.allclose(sign, wanted.sign, rtol=1e-12)
+    assert np.allclose(log, wanted.logabsdet, rtol=1e-12, atol=1e-12)
     assert sign.dtype == wanted.sign.dtype and log.dtype == np.float64
 
 
@@ -288,7 +289,9 @@ def test_condition_and_determinant_of_extreme_singular_and_spoilt_matrices(road)
 
     rcond, (sign, log) = f.rcond(), f.slogdet()
 
-    assert np.allclose(rcond[:3], 1 / np.linalg.cond(a[0], 1), rtol=2) and not rcond[3:].any()
+    true = 1 / np.linalg.cond(a[0], 1)
+    assert (rcond[:3] >= 0.99 * true).all() and (rcond[:3] <= 3.01 * true).all()
+    assert not rcond[3:].any()
     assert (sign[:3] == sign[0]).all() and abs(sign[0]) == 1
     shift = 6000 * np.log(2)
     assert np.allclose(log[:3] - log[0], [0, shift, -shift], rtol=1e-12)
@@ -348,7 +351,10 @@ def test_each_matrix_has_the_precision_that_was_asked_for(xp, precision, char, t
     one = tcsolve.factor(xp.asarray(a[2]), precision=precision)
     assert np.array_equal(host(one.solve(xp.asarray(b[2]), trans=trans)), host(found.x)[2])
     np.testing.assert_allclose(f.rcond()[2], one.rcond(), rtol=1e-12)
-    np.testing.assert_allclose(f.slogdet().logabsdet, np.linalg.slogdet(a)[1], rtol=1e-3)
+    sign, log = f.slogdet()
+    wanted = np.linalg.slogdet(a.astype(np.result_type(a, np.float64)))
+    np.testing.assert_allclose(sign, wanted.sign, rtol=1e-6)
+    np.testing.assert_allclose(log, wanted.logabsdet, rtol=1e-10)
 
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])

@@ -21,6 +21,7 @@ import scipy.linalg
 from exact_solution import relative_error
 from exact_solution import solution as exact_solution
 from market import HEADER, write
+from switches import import_or_skip
 
 import tcsolve
 from tcsolve import Plan, StudyTable, matrices, study
@@ -553,7 +554,7 @@ def test_a_file_of_something_else_is_refused_and_kept(tmp_path, line):
 
 
 def test_two_studies_do_not_write_to_one_file(tmp_path):
-    pytest.importorskip("fcntl", reason="files are locked where Python has fcntl")
+    import_or_skip("fcntl")  # files are locked where Python has it
     from tcsolve._study.journal import Journal
 
     with Journal.of(tmp_path / "runs.jsonl", resume=False):
