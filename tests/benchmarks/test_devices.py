@@ -3,7 +3,6 @@
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from pages import FACTS, redraw, seconds
 

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 import scipy.io
 import scipy.linalg
 import scipy.sparse
