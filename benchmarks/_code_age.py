@@ -44,10 +44,10 @@ PRODUCTS = (
 )
 # The parts of the library on which a results file depends, if it does not depend on the whole library.
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
-PARTS |= {"mma_rate": (), "binaries": ("kernels",)}
-# Files that only a device runs, besides CUDA sources.  On the host, `tcsolve.factor` of a stack uses the
-# second folder, too, but of the scripts, only fuzz.py calls it.  If fuzz.py has last run on the host, a
-# change of that folder is not noticed.
+COMPILER = "tcsolve/_backends/cuda/runtime/compiler.py"  # its flags
+PARTS |= {"mma_rate": (), "binaries": ("kernels", COMPILER)}
+# Files that only a device runs, besides CUDA sources.  `tcsolve.factor` of a stack uses the second folder on
+# the host, too.  Only fuzz.py calls it: a change of that folder does not make its results from a host old.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
 # Files that only the results of STUDIES depend on.
 STUDY = "tcsolve/_study/"

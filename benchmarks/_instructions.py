@@ -15,7 +15,7 @@ from tcsolve._arithmetic.formats import FORMATS, round_to
 SOURCE = "instructions.cu"
 COLUMNS = 8
 # The name of the emulated tensor cores for a device, by its compute capability.
-UNIT_OF = {"75": "t4", "80": "a100", "89": "l40s", "90": "h200", "100": "b200"}
+UNIT_OF = {"80": "a100", "89": "l40s", "90": "h200", "100": "b200"}
 
 
 @dataclass(frozen=True)

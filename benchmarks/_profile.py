@@ -21,9 +21,9 @@ OTHER = "other"
 # A kernel that completes the previous kernel in its stream; it has the category of that kernel.
 CONTINUED = "continued"
 
-# The categories of kernels: a pattern of the name (the first match counts), the category in the
-# factorization, the category from the first triangular solve on.  A fused kernel has the category of its
-# longest part.
+# The categories of kernels; the first match counts.  Each row has a pattern of the name, the category until
+# the first triangular solve, and the category from then on.  A fused kernel has the category of its longest
+# part.
 KERNELS = (
     (r"tcs_panel|getrf|getf2|laswp", PANEL, PANEL),
     (r"tcs_move_rows", MOVES, MOVES),

@@ -51,7 +51,7 @@ def check_the_edge(xp):
     raise AssertionError("more bits than FP32 can count were accepted")
 
 
-def rates(xp, device, x, repeats):
+def rates(device, x, repeats):
     """Yield a row for FP16 and for INT8 on tensor cores, and for the FP32 product of BLAS."""
     wide, small = x.astype(np.float32), x.astype(np.int8)
     runs = {
@@ -84,7 +84,7 @@ def main():
     check_against_popcount(xp, x, common_bits(x))
     check_the_edge(xp)
     rows = []
-    for row in rates(xp, options.device, x, options.repeats):
+    for row in rates(options.device, x, options.repeats):
         rows.append(row | {"vectors": options.vectors, "bits": options.bits})
         rate = row["bits_compared_per_second"]
         print(f"{row['how']:14} {1e3 * row['seconds']['median']:9.3f} ms  {rate:.2e} bits/s")

@@ -1,6 +1,7 @@
 """How long does solve take on the CPU, compared with scipy.linalg.solve?
 
     python benchmarks/cpu.py --n 16 200 1000 4000 --json benchmarks/results/cpu.json
+    python benchmarks/cpu.py --emulated --json benchmarks/results/emulated.json    # each precision, too
     python benchmarks/cpu.py --ratios --json benchmarks/results/cpu_ratios.json
 
 Samples of both alternate, so that a busy machine slows both.  Without `--ratios`, the answer is checked

@@ -5,10 +5,10 @@
 
 These are the cases of `pytest -m fuzz` (docs/contributing/random_cases.md).  All kinds share the given
 seconds; several processes with different seeds run them.  Then every public call runs with many columns and
-with long stacks.  On a device, each call is also repeated; in repetition k its k-th and all later allocations
-fail.  Rows of another place that are already in the JSON stay there, so that one page has both.  --calls runs
-the calls alone and keeps the rows of the kinds.  The exit status is 1 if a kind or a call of this place has
-failures.
+with long stacks.  On a device, each call also runs without enough memory: in its k-th run the k-th allocation
+and all later ones fail.  Rows of another place that are already in the JSON stay there, so that one page has
+both.  --calls runs the calls alone and keeps the rows of the kinds.  The exit status is 1 if a kind or a call
+of this place has failures.
 """
 
 import importlib
@@ -114,7 +114,7 @@ def page(machine, rows):
         if row["what"] == "calls":
             measured = source(row["machine"], "benchmarks/fuzz.py")
             lines += [f"{PLACES[row['place']]}: {measured}", ""]
-    lines += [call_table(rows, runs)]
+    lines += [call_table(rows)]
     return "\n".join(lines) + "\n"
 
 
@@ -141,7 +141,7 @@ def kind_table(rows, runs):
     return table(["kind", *head, "the judge's arithmetic"], body)
 
 
-def call_table(rows, runs):
+def call_table(rows):
     """Return the table of public calls; columns for a device stay empty without one."""
     cell = {(row["call"], row["place"]): row for row in rows if row["what"] == "call"}
     names = dict.fromkeys(row["call"] for row in rows if row["what"] == "call")

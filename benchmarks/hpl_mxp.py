@@ -14,8 +14,8 @@ the FP32 copy of A, and inverts the diagonal blocks of its factors.
 
 Differences from the reference implementation:
 
-- The LU may swap rows, which the rules do not ask for.  For this matrix it searches at most a part of the
-  rows for pivots, and finds each pivot on the diagonal.
+- The LU may swap rows, which the rules do not ask for.  For this matrix it searches only some of the rows for
+  pivots, or none, and each pivot is on the diagonal.
 - The single-precision copy of A is updated with products of 16-bit operands and FP32 sums, as the rules
   allow; fp16x3 takes three such products and counts the operations of one.
 - Refinement is classical first, and FGMRES follows only if that stalls.  Both use FP64, as the rules demand.

@@ -1,7 +1,7 @@
 """How long do many right-hand sides take on the GPU, compared with single solves and cupy.linalg.solve?
 
     python benchmarks/many_rhs.py --n 8192 16384 --nrhs 1 2 4 16 64 256
-    python benchmarks/many_rhs.py --draw                 # the figure from the JSON again; no GPU
+    python benchmarks/many_rhs.py --draw                 # page and figure from the JSON again; no GPU
 
 A is FP64 and standard normal, on the device.  The right-hand sides are A X for a standard normal X.  A single
 solve is `solve_ex` with one right-hand side.  A further solve reuses the factors of `tcsolve.factor`.  The

@@ -17,9 +17,10 @@ Workspaces of cuBLAS and cuSOLVER outside of CuPy are not counted.  `solve` need
 `overwrite_a` has no effect.  `factor` keeps a copy of A, or with `overwrite_a` A itself.
 
 The matrices are standard normal, plus n I for precisions with a single product.  Up to n = 8192 there are
-also matrices with slow or failing refinement (Krylov bases, more precise factors), and matrices that are
-scaled, extreme or column-major.  These need additional bytes that are not known before the solve.  The solve
-adds them to its plan while it runs, so they are in the planned bytes, too.
+also matrices whose refinement is slow, so that Krylov bases are needed, or fails, so that more precise
+factors follow; and matrices that are scaled, extreme or column-major.  These need additional bytes that are
+not known before the solve.  The solve adds them to its plan while it runs, so they are in the planned bytes,
+too.
 """
 
 import contextlib

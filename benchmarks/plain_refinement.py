@@ -9,9 +9,9 @@ largest entry; the exact x is computed with 500 bits.
 
 - *classical*: the number of systems for which `Plan(method="ir")` gives an accurate x.
 - *contracts*: the number of systems for which the spectral radius of I - M^-1 A is at most 0.5, where M is
-  the product of the factors.  In the end, each correction multiplies the error of x by about this radius.
-  tcsolve stops if a correction multiplies the error by more than 0.5.  If the radius is above 1, classical
-  refinement does not converge.
+  the product of the factors.  After some steps, each correction multiplies the error of x by about this
+  radius.  tcsolve stops if a correction multiplies the error by more than 0.5.  If the radius is above 1,
+  classical refinement does not converge.
 - *diverges*: the number of systems for which the spectral radius is above 1.
 - *default*: the number of systems with an accurate x from the default method, which goes on with GMRES.
 """

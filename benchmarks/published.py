@@ -5,8 +5,10 @@
 The tables are bf16, scaling, spd and limits.  The page, in the folder of the JSON, compares our counts
 with theirs.  It gives a reason for each difference that a rule explains, and counts the others.
 
-The models that round every operation are slow.  On two cores scaling takes about one minute, spd two, limits
-ten and bf16 twenty.
+With --draw, the rows of the JSON that --json names are judged again; nothing is solved.
+
+The models that round every operation are slow.  On two cores scaling and spd take about two minutes together,
+limits and bf16 about half an hour.
 """
 
 import concurrent.futures
@@ -59,6 +61,8 @@ def main():
     )
     options = parser.parse_args()
     if options.draw:
+        if options.json is None:
+            parser.error("--draw needs --json FILE, the results of an earlier run")
         results = json.loads(options.json.read_text())
         facts, rows = results["machine"], results["rows"]
         for row in rows:

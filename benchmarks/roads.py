@@ -12,6 +12,7 @@ cupy.linalg.solve and a call of torch: torch.linalg.cholesky with torch.cholesky
 matrices, and torch.linalg.solve for the rest.  Every answer is checked before it is timed.  The solvers of a
 row take turns of at least 5 ms.  Times are medians of wall clock with a synchronised device, from the fourth
 call on, for at least 0.05 s.
+
 A row that fails gives the reason, and the other rows are still measured.  A row that misses its limit is
 measured once more at the end, because Python on the host is sometimes slow for seconds.  The second time
 counts, and the page has both.

@@ -13,9 +13,9 @@ clocks of the device are not fixed.
 - *kernels*: the milliseconds of all kernels, one after the other; in brackets their number.
 - *call*: the milliseconds of the call in `stacks.py`; *needed*: the milliseconds at which the ratio to the
   fastest peer reaches the aim of `stacks.py`.
-- *limit*: the first of instructions, bytes, kernels and call that is above *needed*.  "waiting" means the
-  kernels: neither their instructions nor their bytes take that long, but schedulers wait for divisions,
-  shared memory or barriers.  "host" means the call.
+- *limit*: the first of instructions, bytes, kernels and call that is above *needed*; "aim met" if none is.
+  "waiting" means the kernels: neither their instructions nor their bytes take that long, but schedulers wait
+  for divisions, shared memory or barriers.  "host" means the call.
 - *issued*: the part of the cycles in which a scheduler issues an instruction.
 """
 

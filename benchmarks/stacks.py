@@ -1,19 +1,18 @@
 """How long do stacks of small systems take on the GPU, compared with CuPy, torch and a copy of the matrices?
 
-    cd benchmarks
-    python stacks.py --json results/stacks.json                     # the table and the picture
-    python stacks.py --chars fDF --json results/stacks_types.json   # FP32 and complex
-    python stacks.py --only 64                                      # one size
-    python stacks.py --draw --json results/stacks.json              # the page from the JSON again; no GPU
+    python benchmarks/stacks.py --json benchmarks/results/stacks.json    # the table and the picture
+    python benchmarks/stacks.py --chars fDF --json benchmarks/results/stacks_types.json    # FP32 and complex
+    python benchmarks/stacks.py --only 64                                # one size
+    python benchmarks/stacks.py --draw --json benchmarks/results/stacks.json    # the page from the JSON again
 
 Wall clock of `tcsolve.solve` of CuPy arrays.  The peers are torch.linalg.solve, cupy.linalg.solve and torch's
-lu_factor with lu_solve; for positive definite matrices, the only peer is torch's cholesky with
+lu_factor with lu_solve; for positive definite matrices (in FP64 only), the only peer is torch's cholesky with
 cholesky_solve.  Times are medians with a synchronised device, from the fourth call on; every answer is
 checked before it is timed.  *Aim* is what we want to reach.
 
 *Of copy speed* is the bytes of A, b and x over the time between CUDA events, divided by the bytes per second
-of a copy of an array.  For this column up to 10 copies of the stack are solved as one, of at most 8 GiB, so
-that the time of the launch does not count.
+of a copy of an array.  For this column one call solves up to 10 copies of the stack, together at most 8 GiB,
+so that the time of the launch hardly counts.
 """
 
 import math

@@ -53,6 +53,11 @@ def ratio(a, x, b):
     return backward_error(a, x, b) / (UNIT[host(x).dtype.char] * n**0.5)
 
 
+def worst_ratio(a, x, b):
+    """Return the largest `ratio` of stacks (m, n, n), (m, n, k)."""
+    return max(ratio(*system) for system in zip(a, x, b, strict=True))
+
+
 def forward_ratio(a, x, y):
     """Return ``||x - y|| / ||y||`` over ``2 cond(A) u sqrt(n)``, for two answers of one system.
 

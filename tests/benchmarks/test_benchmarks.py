@@ -16,32 +16,9 @@ from tcsolve._arithmetic.formats import UPDATES
 from tcsolve._backends.cpu.ops import NumpyOps
 from tcsolve._lu.elimination import factor_blocked
 
-SCRIPTS = ("corrections", "hpl_mxp", "lu", "many_rhs", "memory", "roofline", "rungs", "sanitize")
-SCRIPTS += (
-    "ablation",
-    "roads",
-    "clocks",
-    "contention",
-    "gemm",
-    "gemm_batched",
-    "gemm_error",
-    "mma_rate",
-    "common_bits",
-    "boris_push",
-    "gemm_page",
-    "binaries",
-    "published",
-    "convergence",
-    "fuzz",
-    "devices",
-    "gate",
-    "training",
-    "gemm_models",
-    "convergence_exact",
-    "preconditioned",
-    "plain_refinement",
-    "stack_counts",
-)
+# Scripts that make pages instead of asking a question, and one that imports CuPy at once.
+OTHERS = {"study", "tables", "solve"}
+SCRIPTS = sorted({path.stem for path in BENCHMARKS.glob("[a-z]*.py")} - OTHERS)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -572,7 +549,7 @@ def test_the_version_of_a_tool_is_read_from_what_it_prints(script, told, version
     assert script("sanitize").version_of(str(tool)) == version
 
 
-def test_a_missing_tool_ends_with_its_remedy(script, monkeypatch):
+def test_a_missing_tool_ends_with_its_remedy(script):
     sanitize = script("sanitize")
     with pytest.raises(SystemExit, match="--sanitizer PATH"):
         sanitize.find_sanitizer("/nowhere/compute-sanitizer")

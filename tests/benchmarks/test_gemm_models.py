@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import pytest
-from folders import BENCHMARKS
 from pages import is_figure
 
 from tcsolve import gemm
@@ -41,10 +40,3 @@ def test_the_sample_has_the_bits_of_the_whole_product(script, monkeypatch, n):
         sample, product = gemm(*some, **how), gemm(*whole, **how)
         assert sample.shape == (min(n, 32), min(n, 256))
         assert (sample == product[:32, :256]).all()
-
-
-def test_the_committed_page_comes_from_the_committed_rows(script):
-    module = script("gemm_models")
-    known = json.loads((BENCHMARKS / "results/gemm_models.json").read_text())
-    page = (BENCHMARKS / "results/gemm_models.md").read_text()
-    assert page == module.page(known["machine"], known["rows"])

@@ -1,11 +1,8 @@
 """GMRES with preconditioned products of several precisions."""
 
-import json
-
 import numpy as np
 import pytest
 from exact_solution import relative_error, solution
-from folders import BENCHMARKS
 from pages import redraw
 
 
@@ -57,10 +54,3 @@ def test_a_page_has_a_row_for_each_system(benchmark_script, monkeypatch, tmp_pat
     text = redraw(benchmark_script, monkeypatch, tmp_path / "x.json", [row])
 
     assert "| svd_geo | 60 | 1e+16 | error 3e-09 | 3, 40 | 3, 40 | 3, 40 |" in text
-
-
-def test_the_page_shows_the_results(script):
-    path = BENCHMARKS / "results" / "preconditioned.json"
-    results = json.loads(path.read_text())
-    text = script("preconditioned").page(results["machine"], results["rows"])
-    assert path.with_suffix(".md").read_text() == text

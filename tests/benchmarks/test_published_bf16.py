@@ -112,7 +112,7 @@ def test_the_best_tolerance_is_found(program):
     assert program.fewest(problem, "ir") is None
 
 
-def test_bf16_vectors_round_each_operation(script, program):
+def test_bf16_vectors_round_each_operation(script):
     module, rng = script("_counted_refinement"), np.random.default_rng(4)
     a, z = np.eye(9) + 0.05 * rng.standard_normal((9, 9)), rng.standard_normal(9)
     exact = np.linalg.solve(a, z)

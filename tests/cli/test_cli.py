@@ -259,7 +259,7 @@ def test_json_has_null_for_nan(tmp_path):
 
 
 @pytest.mark.parametrize("option, name", [("-o", "x.mtx"), ("--json", "report.json")])
-def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, capsys, option, name):
+def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, option, name):
     path = tmp_path / name
     path.write_text("precious")
     assert "exists" in refusal(*GAUSS, option, path)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from storage import STORED
 
-from tcsolve import factor, refine, solve, solve_ex
+from tcsolve import InputError, factor, gemm, inv, refine, solve, solve_ex
+from tcsolve._arrays import is_aligned
 
 STRUCTURES = [
     None,
@@ -111,3 +112,54 @@ def test_inputs_stay_as_they_are(dtype, store):
     before = a.tobytes(), b.tobytes()
     solve(a, b, overwrite_a=True, overwrite_b=True)
     assert (a.tobytes(), b.tobytes()) == before
+
+
+# ---- on a device -------------------------------------------------------------------------------
+
+
+def with_gaps(cupy, x):
+    """Return x as a view whose rows are an odd number of real numbers apart."""
+    parts = x.view(x.real.dtype)
+    rows = cupy.zeros((*parts.shape[:-1], parts.shape[-1] + 1), parts.dtype)[..., :-1]
+    rows[...] = cupy.asarray(parts)
+    return rows.view(x.dtype)
+
+
+def behind_one_number(cupy, x):
+    """Return x as a view that starts half an entry (of a real x: one byte) after an aligned address."""
+    by = x.itemsize // 2 if x.dtype.kind == "c" else 1
+    raw = np.zeros(by + x.nbytes, np.uint8)
+    raw[by:] = np.frombuffer(x.tobytes(), np.uint8)
+    return cupy.asarray(raw)[by:].view(x.dtype).reshape(x.shape)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(4, 4), (40, 40), (5, 7, 7), (3, 60, 60), (300, 300)])
+@pytest.mark.parametrize(
+    "kind, change",
+    [("c16", with_gaps), ("c8", with_gaps)]
+    + [(kind, behind_one_number) for kind in ("f4", "f8", "c8", "c16")],
+)
+def test_a_device_copies_what_is_not_aligned(shape, kind, change, cupy):
+    rng, n = np.random.default_rng(3), shape[-1]
+    a, b = rng.standard_normal(shape) + n * np.eye(n), rng.standard_normal((*shape[:-1], 2))
+    if kind.startswith("c"):
+        a, b = a + 1j * rng.standard_normal(shape), b + 1j
+    a, b = a.astype(kind), b.astype(kind)
+    expected = solve_ex(cupy.asarray(a), cupy.asarray(b))
+
+    for of_a, of_b in ((change(cupy, a), cupy.asarray(b)), (cupy.asarray(a), change(cupy, b))):
+        assert not (is_aligned(of_a) and is_aligned(of_b))
+        assert same(solve(of_a, of_b), expected.x)
+        assert same(solve_ex(of_a, of_b).x, expected.x)
+        assert same(factor(of_a).solve(of_b), factor(cupy.asarray(a)).solve(cupy.asarray(b)))
+
+
+@pytest.mark.gpu
+def test_what_a_device_cannot_read_or_write_is_refused(cupy):
+    a = with_gaps(cupy, np.eye(4) + 0j)
+    with pytest.raises(InputError, match=r"strides \(72, 16\)"):
+        inv(a)
+    out = behind_one_number(cupy, np.zeros((4, 4), np.float32))
+    with pytest.raises(InputError, match="out has the address"):
+        gemm(cupy.eye(4, dtype="f"), cupy.eye(4, dtype="f"), out=out)

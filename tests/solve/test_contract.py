@@ -274,7 +274,7 @@ def test_the_dtype_of_x_on_the_device_is_scipys(cupy, types):
     assert forward_ratio(a.astype(expected.dtype), host(x), expected) <= 1
 
 
-def test_bfloat16_counts_as_a_16_bit_float(rng):
+def test_bfloat16_counts_as_a_16_bit_float():
     import ml_dtypes
 
     a = np.eye(3, dtype=ml_dtypes.bfloat16) * 2

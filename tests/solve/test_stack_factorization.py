@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds import MET, host, ratio
+from bounds import MET, host, ratio, worst_ratio
 from structures import matrices, right_hand_sides
 from vendor_on_host import HostVendorOps
 
@@ -58,11 +58,6 @@ def solved(road, f, b, **options):
     """Return the `Solution` of f for b with x on the host."""
     solution = f.solve_ex(road.array(b), **options)
     return replace(solution, x=host(solution.x))
-
-
-def worst_ratio(a, x, b):
-    """Return the largest error over u sqrt(n) of stacks (m, n, n), (m, n, k)."""
-    return max(ratio(*system) for system in zip(a, x, b, strict=True))
 
 
 def met(n, dtype):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tcsolve._arrays import is_cupy
+from tcsolve._arrays import is_aligned, is_cupy
 from tcsolve._backends.select import cupy_ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._outcome import raise_or_warn
@@ -50,6 +50,8 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     general code would give.  The arguments are those of `tcsolve.solve`.
     """
     if not (is_cupy(a) and is_cupy(b)) or a.dtype != b.dtype or type(lower) is not bool:
+        return None
+    if not (is_aligned(a) and is_aligned(b)):  # the general code copies them
         return None
     ops = cupy_ops_for(a, b)
     device = a.size and a.data.device_id

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bounds import MET, host, ratio
+from bounds import MET, host, ratio, worst_ratio
 from fuzz.runner import kind_named, rng_of
 from fuzz.solving import drawn_system
 from structures import KINDS, as_read, matrices, right_hand_sides
@@ -69,11 +69,6 @@ class DeviceRoad:
 @pytest.fixture(params=["host", pytest.param("cupy", marks=pytest.mark.gpu)])
 def road(request):
     return HostRoad() if request.param == "host" else DeviceRoad(request.getfixturevalue("cupy"))
-
-
-def worst_ratio(a, x, b):
-    """Return the largest error over u sqrt(n) of a stack (m, n, n)."""
-    return max(ratio(*system) for system in zip(a, x, b, strict=True))
 
 
 # ---- every kind --------------------------------------------------------------------------------
