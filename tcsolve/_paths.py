@@ -53,8 +53,9 @@ class Paths:
     single_survey : bool
         One pass over A finds all sums and makes the FP32 copy.
     most_sums : int
-        The survey sums parts of rows and columns first.  If there are at most this many partial sums,
-        tcs_extremes adds them, by one thread block; if there are more, another kernel adds them first.
+        The survey sums parts of rows and columns first.  If there are at most this many partial sums, the
+        kernel that finds the extremes adds them itself, in one thread block.  If there are more, a separate
+        kernel adds them before it.
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool

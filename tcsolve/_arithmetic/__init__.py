@@ -1,1 +1,1 @@
-"""Number formats, rounding, and the error bounds of products: pure functions."""
+"""Number formats, rounding, error bounds of products, emulated sums, and parts of matrices."""

@@ -172,16 +172,8 @@ def round_to(x, fmt):
     if fmt.name == "bf16":
         return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
     if fmt.name == "tf32":
-        return _round_tf32(x.astype(np.float32)).astype(x.dtype)
+        return round_in(np, x.astype(np.float32), fmt).astype(x.dtype)
     return x if fmt.name == "fp64" else x.astype(np.float32).astype(x.dtype)
-
-
-def _round_tf32(x):
-    """Round float32 to 10 fraction bits, ties to even: add half a unit of the last bit, then truncate."""
-    bits = x.view(np.uint32)
-    odd = (bits >> np.uint32(13)) & np.uint32(1)
-    rounded = (bits + np.uint32(0xFFF) + odd) & np.uint32(0xFFFFE000)
-    return np.where(np.isfinite(x), rounded, bits).view(np.float32)
 
 
 def round_in(xp, x, fmt):

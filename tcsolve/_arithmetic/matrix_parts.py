@@ -1,4 +1,4 @@
-"""Divide a matrix into blocks of rows, to save memory, or into its real and imaginary parts."""
+"""Parts of a matrix: blocks of rows, columns, real and imaginary parts; and short sums of its products."""
 
 import math
 

@@ -121,7 +121,7 @@ class LUOps(Protocol):
         """Return the swaps of all strips together, for a panel that begins at row `start`.
 
         The result is a tuple that begins with (dst, src).  local[i] is the number of the row that is
-        now row i of the panel.  This sets order := order[local] and local[i] := i.
+        now row i of the panel.  The method sets order := order[local] and local[i] := i.
         """
 
     def block_row(self, rows, panel, columns, swaps, solve=None):

@@ -131,10 +131,10 @@ class Ops(Protocol):
         Return a function that waits for it, or None if nothing was started.  The caller must call that
         function before it frees an array that body reads.
 
-        body returns two objects, the first of which is a small array.  The function returns the same two, but
-        the first may be a copy that is still on its way to the host; `host` reads it.  body reads nothing
-        back and writes only its results.  Equal names mean equal work.  With `then`, the two results are
-        those of then(first, second), which may read other arrays.
+        body returns two objects, the first of which is a small array.  The returned function returns the same
+        two, but the first may be a copy that is still on its way to the host; `host` reads it.  body reads
+        nothing back and writes only its results.  Equal names mean equal work.  With `then`, the two results
+        are those of then(first, second), which may read other arrays.
         """
 
     # ---- norms and scaling -----------------------------------------------------------------

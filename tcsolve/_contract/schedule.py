@@ -262,9 +262,7 @@ def _panel(n, start, stop, update, rules, dominant):
     is_square = dominant and rules.is_square(start, n - start, columns, right, update)
     rows = columns if is_square else n - start
     strips = _strips(rows, columns, rules, dominant)
-    catch_ups = tuple(
-        _catch_up(i, strips, start, rows, update, rules) for i in range(1, len(strips))
-    )
+    catch_ups = tuple(_catch_up(i, strips, rows, update, rules) for i in range(1, len(strips)))
     several = len(strips) > 1
     inner = update if is_square else rules.inner_update(update, rows, columns)
     return PanelPlan(
@@ -291,7 +289,7 @@ def _strips(rows, columns, rules, dominant):
     return tuple(found)
 
 
-def _catch_up(number, strips, start, rows, update, rules):
+def _catch_up(number, strips, rows, update, rules):
     """Return the product before strip `number`, in the order of the recursive LU.
 
     Let 2**t be the largest power of two that divides i = `number`.  The 2**t strips before strip i update the

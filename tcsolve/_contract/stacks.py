@@ -30,7 +30,10 @@ class StackFactors(Protocol):
         """
 
     def taken(self, which):
-        """Return the factors of some of several matrices; factors of one matrix need not have this."""
+        """Return the factors of the matrices with the numbers `which`.
+
+        Factors of a single matrix need not have this method.
+        """
 
 
 class StackPlan(NamedTuple):

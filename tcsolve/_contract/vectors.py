@@ -1,4 +1,7 @@
-"""Primitives on vectors with one implementation for NumPy and CuPy; `xp` is the library."""
+"""Primitives on vectors with one implementation for NumPy and CuPy; `xp` is the library.
+
+`order_of` works on the host.
+"""
 
 import numpy as np
 

@@ -20,7 +20,7 @@ __all__ = [
 # The condition estimator does a first solve and then at most MAX_SWEEPS - 1 sweeps, as xLACN2.  Before
 # anything is read, it launches the first solve and SWEEPS_AT_ONCE sweeps.  It launches all sweeps if it runs
 # during the refinement, n is in ALL_AT_ONCE, and the matrix is not dominant: then the refinement takes
-# longer.
+# longer than all sweeps.
 MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 # Number of probes, the first right-hand sides of the estimator.  Their solutions are refined by at most
 # HELD_STEPS steps.  Another step is tried only if the last one has multiplied the residual by less than

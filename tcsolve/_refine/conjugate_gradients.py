@@ -48,13 +48,13 @@ def cg(ops, apply, correct, r, *, most, tol, give_up=None):
     size = column_tops(ops, r)
     r = r / size
     d, z = xp.zeros_like(r), correct(r)
-    p, descent = z, _inner(xp, r, z)
+    p, descent = z, _inner(r, z)
     (start,) = map(np.asarray, ops.host(xp.linalg.norm(r, axis=0)))
     steps, reduction, done = np.zeros(k, int), np.ones(k), np.zeros(k, bool)
     reductions = []
     for step in range(1, int(np.max(most)) + 1):
         w = apply(p)
-        curvature = _inner(xp, p, w)
+        curvature = _inner(p, w)
         # A column that is done keeps its d, whatever its other vectors are.
         goes = xp.asarray(~done) & (curvature > 0)
         length = xp.where(goes, descent / xp.where(goes, curvature, 1.0), 0.0)
@@ -70,12 +70,12 @@ def cg(ops, apply, correct, r, *, most, tol, give_up=None):
         if give_up and step >= WARM_UP_STEPS and give_up(step, reduction[~done].max()):
             break
         z = correct(r)
-        turn = _inner(xp, r - last, z) / xp.where(descent != 0, descent, 1.0)
-        descent = _inner(xp, r, z)
+        turn = _inner(r - last, z) / xp.where(descent != 0, descent, 1.0)
+        descent = _inner(r, z)
         p = z + turn * p
     return Cycle(d * size, steps, reductions, 0)
 
 
-def _inner(xp, x, y):
+def _inner(x, y):
     """Return the real parts of the inner products of the columns."""
     return (x.conj() * y).sum(axis=0).real

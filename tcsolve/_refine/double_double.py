@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import WIDENED, parts
+from tcsolve._arithmetic.matrix_parts import WIDENED, parts, real_parts
 
 __all__ = ["Pair", "product", "residual", "two_sum"]
 
@@ -109,7 +109,7 @@ def _row_by_row(ops, a, x, b):
     xp, r = ops.xp, Pair(ops.xp.empty_like(b), ops.xp.empty_like(b))
     wide, is_complex = np.dtype(np.float64), b.dtype.kind == "c"
     bits = (BITS - int(a.shape[1] - 1).bit_length()) // 2
-    of_x = [_Vectors.of(xp, Pair(*part), bits) for part in zip(*map(_parts, x), strict=True)]
+    of_x = [_Vectors.of(xp, Pair(*part), bits) for part in zip(*map(real_parts, x), strict=True)]
     blocks = _blocks(a.shape, ops.device)
     room = (SLICES + 1, min(blocks[0].stop, a.shape[0]), a.shape[1])
     rooms = [xp.empty(room) for _ in of_x]
@@ -117,13 +117,15 @@ def _row_by_row(ops, a, x, b):
         # A, x and b have equally many parts: one, or a real and an imaginary part.
         of_a = [
             _Matrix.of(xp, ops.converted(part, wide), bits, room)
-            for part, room in zip(_parts(a[rows]), rooms, strict=True)
+            for part, room in zip(real_parts(a[rows]), rooms, strict=True)
         ]
         if not is_complex:
             _less(xp, r.rows(rows), b[rows], of_a[0].times(ops, of_x[0]), [])
             continue
         (real, imaginary), (re, im) = of_a, of_x
-        r_re, r_im = (Pair(*both) for both in zip(*(_parts(part[rows]) for part in r), strict=True))
+        r_re, r_im = (
+            Pair(*both) for both in zip(*(real_parts(part[rows]) for part in r), strict=True)
+        )
         _less(xp, r_re, b.real[rows], real.times(ops, re), imaginary.times(ops, im))
         _less(xp, r_im, b.imag[rows], real.times(ops, im) + imaginary.times(ops, re), [])
     return r
@@ -135,11 +137,6 @@ def _blocks(shape, device):
         return parts(*shape, WIDENED[device])
     step = max(1, CACHE_ENTRIES // shape[1])
     return [slice(first, first + step) for first in range(0, shape[0], step)]
-
-
-def _parts(x):
-    """Return [x] for real x, else its real and its imaginary part."""
-    return [x.real, x.imag] if x.dtype.kind == "c" else [x]
 
 
 class _Vectors(NamedTuple):

@@ -96,9 +96,7 @@ def expand_cases(given, folder=None, scratch=None):
     -------
     list of Case
     """
-    if isinstance(given, str | os.PathLike) or _is_entry(given):
-        given = [given]
-    if not isinstance(given, list | tuple | Mapping):
+    if _is_entry(given) or not isinstance(given, list | tuple | Mapping):
         given = [given]
     if isinstance(given, Mapping) and given:
         return _arrays(given, scratch)

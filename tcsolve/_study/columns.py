@@ -1,10 +1,6 @@
-"""The columns of the rows of a study, and rows as data for JSON."""
+"""The columns of the rows of a study."""
 
-import math
-
-import numpy as np
-
-__all__ = ["COLUMNS", "CRASHED", "FACTS", "NESTED", "RAISED", "SKIPPED", "plain"]
+__all__ = ["COLUMNS", "CRASHED", "FACTS", "NESTED", "RAISED", "SKIPPED"]
 
 # What is known of a matrix before any plan is tried.
 FACTS = ("n", "nnz", "dtype", "kappa", "kappa_norm", "kappa_scaled", "skeel", "dominance", "spread")
@@ -20,14 +16,3 @@ COLUMNS = (
     *("device", "blas_threads", "model", "panels", "seed", "rhs"),
     *("study", "key", "date", "versions"),
 )
-
-
-def plain(value):
-    """Return value with only types that JSON has; NaN and infinity become None."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -81,7 +81,8 @@ class Filters:
             "spd": symmetric and _is_definite(a),
         }
         if not held[self.kind]:
-            raise Skipped(f"it is not {self.kind}")
+            told = "Hermitian" if is_complex and self.kind == "symmetric" else self.kind
+            raise Skipped(f"it is not {told}")
 
     def check_kappa(self, kappa):
         """Raise `Skipped` if the condition number is outside the range, or not known."""
@@ -89,8 +90,9 @@ class Filters:
             return
         least, most = self.kappa
         if kappa is None or not least <= kappa <= most:
-            told = "not known" if kappa is None else f"{kappa:.2e}"
-            raise Skipped(f"kappa is {told}, outside {least:g}:{most:g}")
+            if kappa is None:
+                raise Skipped(f"kappa is not known, and {least:g}:{most:g} is wanted")
+            raise Skipped(f"kappa is {kappa:.2e}, outside {least:g}:{most:g}")
 
     def given(self):
         """Return the filters that are set, as a dict."""

@@ -6,8 +6,9 @@ import json
 import sys
 import time
 
+from tcsolve._solution import plain
 from tcsolve._study.cases import load_case
-from tcsolve._study.columns import CRASHED, RAISED, SKIPPED, plain
+from tcsolve._study.columns import CRASHED, RAISED, SKIPPED
 from tcsolve._study.energy import measure_energy
 from tcsolve._study.facts import facts_of
 from tcsolve._study.filters import NotFetched, Skipped

@@ -5,8 +5,8 @@ import os
 import sys
 import warnings
 
+from tcsolve._solution import plain
 from tcsolve._study.cases import Case
-from tcsolve._study.columns import plain
 from tcsolve._study.plans import NamedPlan
 from tcsolve._study.rows import Settings, rows_of
 

@@ -257,7 +257,3 @@ def _list(args):
         cond = f"; --cond {entry.options['cond']:g}" if "cond" in entry.options else ""
         print(f"{entry.name:22} {entry.summary}{unsolvable}{cond}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

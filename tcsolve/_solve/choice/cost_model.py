@@ -39,7 +39,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of vectors per right-hand side that are in use while a device forms the sums of a product.
 VECTORS_BESIDE_SUMS = 4
-# Number of columns of the product of the condition estimate with A.
+# Number of columns of the product of the condition estimate with A.  For some n there are 7, whose sums have
+# about as many entries.
 ESTIMATE_COLUMNS = 5
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.
@@ -122,12 +123,12 @@ CPU = Rates(
 )
 
 # Fitted to benchmarks/solve.py and, for FP64 by cuSOLVER, to benchmarks/roads.py.  With one right-hand side
-# and n = 512 ... 16384 (doubling), cuSOLVER took 1.1, 2.5, 5.9, 14.2, 39.5, 141 ms for real systems, and 1.3,
-# 3.2, 7.9, 20.5, 70, 341 ms for complex ones.  Our LU of complex matrices takes 12, 19, 30, 61, 119, 266 ms;
-# its panels are factored by cuSOLVER, too.  The following times were compared but not fitted, for n = 2048
-# with 16, 256 and 2048 columns: cuSOLVER takes 8.1, 7.0, 7.5 ms (complex: 9.3, 9.6, 10.6), and the
-# predictions are 7.3, 7.4, 8.0 (7.6, 7.9, 10.3); fp16x3 takes 5.6 and 6.3 ms with 16 and 256 real columns,
-# and the predictions are 5.9 and 6.4.
+# and n = 512 ... 16384 (doubling), cuSOLVER took, when the rates were fitted, 1.1, 2.5, 5.9, 14.2, 39.5, 141
+# ms for real systems, and 1.3, 3.2, 7.9, 20.5, 70, 341 ms for complex ones.  Our LU of complex matrices
+# takes 12, 19, 30, 61, 119, 266 ms; its panels are factored by cuSOLVER, too.  The following times were
+# compared but not fitted, for n = 2048 with 16, 256 and 2048 columns: cuSOLVER takes 8.1, 7.0, 7.5 ms
+# (complex: 9.3, 9.6, 10.6), and the predictions are 7.3, 7.4, 8.0 (7.6, 7.9, 10.3); fp16x3 takes 5.6 and 6.3
+# ms with 16 and 256 real columns, and the predictions are 5.9 and 6.4.
 H200 = Rates(
     lu_flops={"fp64": 3.6e13, "fp32": 3.6e13, "fp16x3": 1.6e14, "fp16": 2.4e14},
     column_seconds={"fp64": 3.0e-6, "fp32": 3.0e-6, "fp16x3": 1.1e-6, "fp16": 1.1e-6},

@@ -45,7 +45,7 @@ MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 # Below this rcond, most systems need many corrections with FP32 factors.  For at least as many columns as
-# unknowns, these take longer than factors in FP64.
+# unknowns, so many corrections take longer than an LU in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 TOP = 2.0**FRAME_EXPONENT
@@ -137,7 +137,7 @@ class _Problem(NamedTuple):
     paired: bool
     norm: float  # the infinity norm of A
     norm_one: float  # the 1-norm of `matrix`, or an upper bound
-    is_bound: bool  # whether it is only an upper bound
+    is_bound: bool  # whether `norm_one` is only an upper bound
     least: float  # a lower bound of rcond, or 0
     ordinary: bool  # whether the entries are not extreme
     # `matrix` is A 2**-exponent.  The exponent is 0 if the entries are not extreme, or if bits would be lost.

@@ -26,7 +26,7 @@ __all__ = ["plain_system"]
 
 # Larger systems gain little, and `way_in_fp64` may have no way for them.
 LARGEST = LARGEST_DIRECT
-# Largest number of corrections with FP64 factors; more gain nothing.
+# Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
 GENERAL, DEFINITE = ("gen", "general"), ("pos", "positive definite")
 # For these structures, `is_as_read` tests whether a has the structure.  If it has not, the general code

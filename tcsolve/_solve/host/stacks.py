@@ -29,7 +29,8 @@ CHUNK_ENTRIES = 1 << 20
 # Approximate number of entries that are measured at a time, so that copies of A stay in the cache.
 WORK_ENTRIES = 1 << 16
 FP64 = np.dtype(np.float64)
-# Largest number of entries of A of a short stack; n is then at most LARGEST_STRUCTURED.
+# A stack is short if its matrices have at most this many entries together; n is then at most
+# LARGEST_STRUCTURED.
 SHORT = 4096
 TOP = 2.0**FRAME_EXPONENT
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))

@@ -1,4 +1,4 @@
-"""Solves with the factors of the current rung, and refinement for at most about the time of the next rung.
+"""Solves with the factors of the current rung, and refinement of at most about the time of the next rung.
 
 Each function takes a `Ladder`, or a `TransposedLadder`.
 """

@@ -50,7 +50,7 @@ class Rung:
 
     @property
     def native(self):
-        """The `NativeFactors`, or None, and whether they solve the system with their adjoint."""
+        """(factors, adjoint): the `NativeFactors`, or None; and whether their adjoint solves the system."""
         return self.factors if type(self.factors) is NativeFactors else None, False
 
     def widened(self):

@@ -30,7 +30,7 @@ def settled_few(ops, system, x, few, board, factors):
     system : System
         All systems.
     x : array, shape (m, n, k)
-        All answers.  If those of `few` stand, x of the result is this array.
+        All answers.  If the answers of `few` need no change, x of the result is this array.
     few : array of int on the host
     board : array on the host, or None
         The measured numbers of these systems.  Without them, the systems are solved again.

@@ -268,10 +268,7 @@ def complex_errors(ops, system, x):
         return errors_of(ops, system, x)
     system = system._replace(a=ops.converted(system.a, x.dtype))
     _, board = measure_again(ops, system, rows_of(ops, x).copy())
-    (found,) = ops.host(board[SEEN:])
-    rest, size = found[MEASURED : MEASURED + k], found[MEASURED + k :]
-    with np.errstate(all="ignore"):
-        return np.where(rest == 0, 0.0, rest / found[0] / size).T
+    return errors_on(*ops.host(board), system)[0]
 
 
 def errors_of(ops, system, x):

@@ -1,8 +1,7 @@
 """Systems on a device that are solved with as little work of the host as possible.
 
-These are small systems, which one launch solves and judges, and single systems and short stacks that are
-factored or eliminated by several launches.
-`plain_answer_there` says which systems are plain.
+These systems are of two kinds: small ones, which one launch solves and judges; and single systems and short
+stacks, which several launches factor or eliminate.  `plain_answer_there` says which systems are plain.
 """
 
 import functools

@@ -6,6 +6,7 @@ from tcsolve._lu.scaling import exponent_of, ldexp
 
 __all__ = ["rconds_of", "rconds_of_scaled"]
 
+# Largest number of sweeps of the estimate after the first solve.
 MAX_SWEEPS = 4
 
 

@@ -131,7 +131,7 @@ def _corrected(ops, system, part, which, factors):
     """Correct x of some systems by their residuals; return the numbers of all that still have code REDO."""
     m, xp = len(system.b), ops.xp
     if which.size:
-        some, here = (which, xp.asarray(which)) if which.size < m else (slice(None), slice(None))
+        here = xp.asarray(which) if which.size < m else slice(None)
         near = system._replace(a=system.a[here], b=system.b[here])
         few = factors if which.size == m else factors.taken(which)
         x, error, steps = _step(ops, near, part.x[here], few, part.error[which])

@@ -60,13 +60,13 @@ __all__ = [
     "suits_vendor",
 ]
 
-# Up to LARGEST_ALONE unknowns, a single matrix is solved in FP64 without our LU, because its launches take
+# Up to LARGEST_ALONE unknowns, libraries solve a single matrix in FP64, because the launches of our LU take
 # longer.  Devices with less than FAST flop/s in FP64 have other limits: for one right-hand side, and for
 # several.  For several, the refinement that follows our LU has more launches.
 LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
-# Bytes of the factors that are computed at a time for a long stack; the largest number of systems in a part
-# of a stack, if `solve_at_once` solves the parts; and the largest number of systems that the host checks as
-# fast as the device does.
+# CHUNK_BYTES: the factors that are computed at a time for a long stack have at most this many bytes.  CHUNK:
+# the parts of a stack that `solve_at_once` solves have at most this many systems.  ON_HOST: up to this number
+# of systems, the host checks them as fast as the device does.
 CHUNK_BYTES, CHUNK, ON_HOST = 1 << 29, 1 << 19, 4096
 
 

@@ -55,13 +55,6 @@ def bytes_in_planes(dtype, kind, n, columns):
 class ComplexColumns:
     """The factors A = U.T L.T P, where P A.T = L U, for solves by products.
 
-    Parameters
-    ----------
-    lu : array, shape (n, n), complex128
-        The transpose of the factors, row-major: its lower triangle is U.T, and its upper triangle L.T.
-    order : array of int, shape (n,)
-        Row i of P A.T is row order[i] of A.T.
-
     Attributes
     ----------
     serve, serve_coarsely : bool
@@ -74,7 +67,15 @@ class ComplexColumns:
 
     @classmethod
     def of(cls, lu, order):
-        """Invert the diagonal blocks of both triangles."""
+        """Invert the diagonal blocks of both triangles.
+
+        Parameters
+        ----------
+        lu : array, shape (n, n), complex128
+            The transpose of the factors, row-major: its lower triangle is U.T, and its upper triangle L.T.
+        order : array of int, shape (n,)
+            Row i of P A.T is row order[i] of A.T.
+        """
         blocks = _diagonal_blocks(lu)
         lower, upper = cupy.tril(blocks), cupy.triu(blocks, 1) + cupy.eye(HALF)
         (of_lower, loss_of_lower), (of_upper, loss_of_upper) = (

@@ -282,7 +282,7 @@ def _strip_by_cusolver(leaf, ipiv, first, info):
     swaps, bad = swaps.get(), bad.get()
     if len(bad):
         cupy.minimum(info, first + int(bad[0]) + 1, out=info)
-    swaps = swaps[:w] - 1
+    swaps = swaps - 1
     ipiv[...] = cupy.asarray((first + swaps).astype(np.int32))
     moved = order_of(swaps, leaf.shape[0])
     dst = np.union1d(np.arange(w), swaps).astype(np.int32)

@@ -363,16 +363,16 @@ class Prepared:
             self._launch_kernel(*launch, self._current_stream().ptr, places, 0)
 
 
-def kernel(name, entry, *, arch=None, **defines):
-    """Return the `Kernel` of <name>.cu for the current device; `arch` overrides the architecture."""
+def kernel(name, entry, **defines):
+    """Return the `Kernel` of <name>.cu for the current device."""
     from cupy.cuda import runtime
 
-    return _kernel(runtime.getDevice(), name, entry, arch, tuple(sorted(defines.items())))
+    return _kernel(runtime.getDevice(), name, entry, tuple(sorted(defines.items())))
 
 
 @functools.cache
-def _kernel(device, name, entry, arch, defines):
-    function = _module(device, name, arch, defines).get_function(entry)
+def _kernel(device, name, entry, defines):
+    function = _module(device, name, defines).get_function(entry)
     return Kernel(function, dict(defines).get("BLOCKS", 1), parameters(name, entry), entry)
 
 
@@ -383,12 +383,12 @@ def _range(spec):
 
 
 @functools.cache
-def _module(device, name, arch, defines):
+def _module(device, name, defines):
     """Load a cubin on the current device; `device` is its number, by which the result is cached."""
     from cupy.cuda import Device
     from cupy.cuda.function import Module
 
-    arch = arch or target_arch(Device(device))
+    arch = target_arch(Device(device))
     if not supported(name, arch):
         raise DeviceError(
             f"kernel {name!r} needs compute capability {_range(KERNELS[name])}, "

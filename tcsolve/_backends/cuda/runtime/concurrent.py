@@ -43,9 +43,9 @@ def aside(w, others, name, body, then=None):
                 found, rest = then(found, rest)
                 if tape is not None:
                     tape.follow_aside(side)
-            # `found` is memory of the tape, which the next solve overwrites, so it is read before that.  For
-            # small matrices its copy to the host starts now.  For larger ones it starts when `found` is read:
-            # the host reads residuals first, and their copies would wait behind this one.
+            # `found` is memory of the tape.  The next solve overwrites it, so it is read before the next
+            # solve.  For small matrices its copy to the host starts now.  For larger ones it starts when
+            # `found` is read: the host reads residuals first, and their copies would wait behind this one.
             found = Sent(found) if len(w) <= paths().ahead_rows else found
     except BaseException:
         cupy.cuda.get_current_stream().wait_event(side.record())
