@@ -9,6 +9,9 @@ import numpy as np
 # Unit roundoff by the character of the dtype.
 UNIT = {"f": 2.0**-24, "F": 2.0**-24, "d": 2.0**-53, "D": 2.0**-53}
 
+# Whether a long double has more digits than FP64, so that residuals of small systems are rounded less.
+LONG = np.finfo(np.longdouble).nmant > 52
+
 # The largest `ratio` of a good answer.  It is 2, not 1, because the residual that the library tested has
 # rounding errors (for small n as large as the bound), and complex arithmetic has, too.
 MET = 2

@@ -28,6 +28,14 @@ def gauss(n=40, seed=0):
     return np.random.default_rng(seed).standard_normal((n, n))
 
 
+def general(n, dtype=float, seed=0):
+    rng = np.random.default_rng(seed)
+    a = rng.standard_normal((n, n))
+    return (a + 1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else a).astype(
+        dtype
+    )
+
+
 def spoilt(value, row, column, n=40):
     a = gauss(n)
     a[row, column] = value

@@ -8,21 +8,13 @@ import numpy as np
 import pytest
 import scipy.linalg
 from bounds import MET, host, ratio
-from systems import gauss, growth_both_ways
+from systems import gauss, general, growth_both_ways
 
 import tcsolve
 from tcsolve import AccuracyWarning, LinAlgWarning, cho_factor, cho_solve, lu_factor, lu_solve
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 LARGE = 1100  # `lu_factor` does not factor it in FP64
-
-
-def general(n, dtype=float, seed=0):
-    rng = np.random.default_rng(seed)
-    a = rng.standard_normal((n, n))
-    return (a + 1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else a).astype(
-        dtype
-    )
 
 
 def definite(n, dtype=float, seed=0):

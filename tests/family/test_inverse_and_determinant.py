@@ -7,6 +7,7 @@ import pytest
 import scipy.linalg
 from bounds import host, inf_norm, wide
 from scipy.linalg import lapack
+from systems import general
 
 import tcsolve
 from tcsolve import AccuracyWarning, det, inv
@@ -14,14 +15,6 @@ from tcsolve._family import inverse
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
 UNIT = {"f": 2.0**-24, "F": 2.0**-24, "d": 2.0**-53, "D": 2.0**-53}
-
-
-def general(n, dtype=float, seed=0):
-    rng = np.random.default_rng(seed)
-    a = rng.standard_normal((n, n))
-    return (a + 1j * rng.standard_normal((n, n)) if np.dtype(dtype).kind == "c" else a).astype(
-        dtype
-    )
 
 
 def inverse_error(a, x):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from bounds import host
+from bounds import LONG, host
 from systems import gauss
 
 import tcsolve
@@ -97,8 +97,6 @@ def test_structured_systems_may_be_near_the_ends_of_fp32(structure, dtype, expon
 
 
 F = np.float32
-# Whether a long double has more digits than FP64, so that residuals of small systems are rounded less.
-LONG = np.finfo(np.longdouble).nmant > 52
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy.linalg
-from bounds import MET, backward_error, ratio
+from bounds import LONG, MET, backward_error, ratio
 
 from tcsolve import Status, solve, solve_ex
 
@@ -51,8 +51,6 @@ def test_an_fp32_answer_meets_the_bound_when_it_is_rounded(xp, seeds):
 
 
 F = np.float32
-# Whether a long double has more digits than FP64, so that residuals of small systems are rounded less.
-LONG = np.finfo(np.longdouble).nmant > 52
 
 
 def test_a_dense_matrix_beside_an_ill_conditioned_one_does_not_hide_it():

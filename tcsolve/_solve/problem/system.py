@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tcsolve._arithmetic.matrix_parts import real_parts
 from tcsolve._cached import cached_property
 from tcsolve._contract.schedule import goes_early
 from tcsolve._lu.norms import Survey, survey
@@ -176,11 +175,7 @@ class System:
 
     def near_one(self):
         """Return `Near` with A, or with A times a power of two if norms or inverses may leave the range."""
-        if self.frame is None:
-            return Near(self.a, self.norm_one)
-        ops = self.ops
-        rows = [ops.row_stats(part).top.max() for part in real_parts(self.a)]
-        _, exponent = math.frexp(max(x.item() for x in ops.host(*rows)))
+        ops, exponent = self.ops, 0 if self.frame is None else self.caller_norm[1]
         if abs(exponent) <= FRAME_EXPONENT:
             return Near(self.a, self.norm_one)
         a = ldexp(ops.xp, self.a, -exponent)
