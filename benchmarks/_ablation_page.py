@@ -3,7 +3,7 @@
 import numpy as np
 from tables import source, table
 
-__all__ = ["BYTES", "CONTROL", "LU", "SOLVE", "gain", "is_clear", "overview", "page", "verdict"]
+__all__ = ["BYTES", "CONTROL", "LU", "SOLVE", "acting", "gain", "overview", "page", "verdict"]
 
 # What a row measures, besides 'call 1', 'call 2', ...; and the path that switches nothing off.
 SOLVE, LU, BYTES, CONTROL = "solve", "LU", "bytes", "nothing"
@@ -34,18 +34,19 @@ NOTES = {
     "kernel.",
     "triangular_kernels": "Off: cuBLAS solves.  Then no step is launched ahead, and no estimate runs "
     "aside.  Parts of the lines stay, because square panels and stacks need them.",
-    "exact_memory": "Off: 1.25 times the bytes of the factors are planned.  *Saves* is here the error of "
+    "exact_memory": "Off: 1.25 times the bytes of the factors are planned.  Here, *saves* is the error of "
     "this plan minus that of the exact plan, relative to the bytes used.",
 }
 TEXT = """\
 Each path of `tcsolve._paths` is switched off alone.  The library is timed with and without it, in turns, in
 one run.  Wall clock, medians.  *Saves*: how much longer it takes without the path; ~ marks times whose
-quartiles overlap; - marks what was not measured: mostly the path cannot act there, and bytes are measured
-for *exact memory* only.  A path *keeps* its place if at some size it saves {least} of the time of a solve, or
+quartiles overlap; - marks what was not measured, because the path cannot act there, or changes no bytes.
+{native}A path *keeps* its place if at some size it saves {least} of the time of a solve, or
 makes the error of the planned bytes smaller by {least} of the used bytes.  The quartiles must not overlap
 there, and the gain must exceed the noise of the same matrix and size.  *Lines of code* are those that could
 be deleted with the path, without comments; some belong to several paths.  A strip is the part of a panel that
 one launch factors; the survey is the pass over A that finds its sums of rows and columns.  {noise}"""
+NATIVE = "At n = {sizes} the solve takes FP64 factors, for which no path acts; these times are left out.  "
 LEFT = "The run ended before {left} more rows were measured; they may change a verdict."
 OTHERS = """\
 Code mainly for other devices (smaller clusters, cooperative grids, products without wgmma) is not measured
@@ -69,6 +70,18 @@ def is_clear(row):
         return True
     fast, slow = sorted((row["full"], row["off"]), key=lambda times: times["median"])
     return fast["quartiles"][1] < slow["quartiles"][0]
+
+
+def natives(rows):
+    """Return the n at which the solve takes FP64 factors."""
+    solves = [row for row in rows if row["what"] == SOLVE and "facts" in row]
+    return sorted({row["n"] for row in solves if row["facts"]["full"]["rungs"] == ["fp64"]})
+
+
+def acting(rows):
+    """Return the rows without the times at sizes where the solve takes FP64 factors."""
+    sizes = natives(rows)
+    return [row for row in rows if row["what"] == BYTES or row["n"] not in sizes]
 
 
 def verdict(rows, name):
@@ -204,7 +217,9 @@ def bytes_table(rows):
 
 def page(facts, rows):
     """Return the Markdown page of the rows."""
-    text = TEXT.format(least=f"{100 * LEAST:.0f} %", noise=noise(rows))
+    sizes, rows = natives(rows), acting(rows)
+    native = NATIVE.format(sizes=", ".join(map(str, sizes))) if sizes else ""
+    text = TEXT.format(least=f"{100 * LEAST:.0f} %", noise=noise(rows), native=native)
     if facts.get("left"):
         text += "  " + LEFT.format(left=facts["left"])
     parts = ["# What each special path saves", text, overview(facts, rows)]
