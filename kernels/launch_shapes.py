@@ -17,15 +17,16 @@ TRSV_COLUMNS = (1, 2, 4)
 TRSV_BLOCK = {"f": 128, "d": 64}
 TRSV_THREADS = 512
 
-# The number of rows that a warp of residual.cu takes at a time: for few rows, and from MANY_ROWS on.
+# The number of rows that a warp of residual.cu takes: for few rows, and from MANY_ROWS on.
 RESIDUAL_ROWS, MANY_ROWS = (1, 4), 8192
 
 # Threads per row of measure_stack.cu, and threads of its blocks.
 STACK_LANES, STACK_THREADS = (4, 8, 16, 32), 256
-# Of measure_large.cu: the largest number of right-hand sides with which it is fast for one system; how many
-# of them a block takes; rows of a warp, if there are many rows; threads of a block.
+# measure_large.cu is fast for one system with up to MEASURED_COLUMNS right-hand sides.  A block takes
+# MEASURED_TOGETHER of them and has MEASURE_THREADS threads.  If there are many rows, a warp takes
+# MEASURED_ROWS of them.
 MEASURED_COLUMNS, MEASURED_TOGETHER, MEASURED_ROWS, MEASURE_THREADS = 64, 4, 8, 256
-# With fewer blocks for each multiprocessor, a warp takes one row.
+# A warp takes one row if there would otherwise be fewer blocks than this for each multiprocessor.
 MEASURED_BLOCKS = 8
 # Number of rows and columns of a tile of read_structure.cu, and threads of its blocks.
 TILE, TILE_THREADS = 32, (32, 8)
@@ -40,7 +41,7 @@ MOST_MOVED = STAGE_FLOATS // 4
 
 
 def residual_rows(n):
-    """Return the number of rows that a warp of residual.cu takes at a time, of n rows."""
+    """Return the number of rows that a warp of residual.cu takes, of n rows."""
     few, many = RESIDUAL_ROWS
     return many if n >= MANY_ROWS else few
 

@@ -30,7 +30,8 @@ CLUSTER_BLOCKS += (
 SEARCHED_STRIP = SEARCHED_BLOCKS[-1][3]
 # Width of a narrow strip, which may fit in shared memory if a wider one does not.
 NARROW_STRIP = 96
-# Dynamic shared memory of a block of panel.cu on devices with large memory, in addition to its static 24 KB.
+# The most dynamic shared memory of a block of panel.cu on devices with large memory.  Its static memory takes
+# up to 24 KB more.
 LARGE_BYTES = 202 << 10
 # As CLUSTER_BLOCKS, for a block in a cooperative grid, without clusters.
 GRID_BLOCKS = ((256, 1, 32, 128), (256, 2, 32, 128), (256, 4, 32, 128))

@@ -86,9 +86,8 @@ SMALL, SQUARE, WIDE = range(3)
 # A block with a wide tile takes a whole multiprocessor, which does not multiply while the block stores.  So
 # wide tiles save time only for a large k: they gain 5 % at n = 16384, and lose 8 % at k = 1024.
 WIDE_DEPTH = 4096
-# Relative times of a multiprocessor: ALONE for one square tile, SIDE_BY_SIDE for two at the same time, and
-# EACH_SMALL for each small tile.  The start of the small tiles takes EACH_SMALL, too.  Measured for n = 512
-# to 4096 on an H200 only.
+# Time of a multiprocessor, in some unit: ALONE for one square tile, SIDE_BY_SIDE for two at the same time,
+# and (s + 1) EACH_SMALL for s small tiles.  Measured for n = 512 to 4096 on an H200 only.
 ALONE, SIDE_BY_SIDE, EACH_SMALL = 49, 61, 10
 
 

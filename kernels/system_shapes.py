@@ -12,8 +12,8 @@ from tcsolve.kernels.arch import (
     shared_bytes,
 )
 
-# By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, threads for whose
-# registers a multiprocessor has room) of solve_rows.cu.  For more rows, solve_jordan.cu is faster.
+# By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, threads that a
+# multiprocessor has registers for) of solve_rows.cu.  For more rows, solve_jordan.cu is faster.
 ROWS_SHAPES = {
     "d": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256), (17, 24, 16, 64, 256))
     + ((25, 32, 16, 64, 256),),
@@ -23,7 +23,7 @@ ROWS_SHAPES = {
 }
 # Number of right-hand sides of solve_rows.cu.
 ROWS_COLUMNS = 1
-# (largest number of rows, threads of a matrix, blocks for whose registers a multiprocessor has room) of
+# (largest number of rows, threads of a matrix, blocks that a multiprocessor has registers for) of
 # solve_jordan.cu, for real and for complex matrices.
 JORDAN_SHAPES = (
     ((16, 32, 16), (24, 32, 16), (32, 32, 12), (48, 32, 8), (64, 64, 4), (96, 128, 2)),
@@ -36,7 +36,7 @@ JORDAN_BANDED = 64
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
-# hold.  A multiprocessor has room for the registers of BLOCK_THREADS threads.
+# hold.  A multiprocessor has registers for BLOCK_THREADS threads.
 BLOCK_SHAPES = (
     ((64, 32, 64), (128, 32, 128), (256, 32, 256), (640, 32, 512), (1024, 16, 512))
     + ((128, 64, 128), (256, 64, 256)),
@@ -44,7 +44,7 @@ BLOCK_SHAPES = (
     + ((64, 32, 64), (128, 32, 128), (256, 32, 256)),
 )
 BLOCK_THREADS = 512
-# (largest number of rows, threads of a block, blocks for whose registers a multiprocessor has room) of
+# (largest number of rows, threads of a block, blocks that a multiprocessor has registers for) of
 # solve_cholesky.cu, which solves real positive definite systems from CHOLESKY_FROM rows on.  It takes at most
 # CHOLESKY_COLUMNS right-hand sides, including the random vectors.  A system that is no stack gets a shape
 # with at least CHOLESKY_ALONE threads.

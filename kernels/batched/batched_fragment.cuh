@@ -17,10 +17,10 @@ __device__ __forceinline__ unsigned larger(unsigned top, float x) {
 #endif
 }
 
-// `top` has the bits of the largest |entry| of a row of op(A), or of a column of op(B).  fit(top) is the exponent of
-// its scale (gemm.cuh).  Here the scale is 2^fit(top), but at most 2^126.  A row or column with so small a top that
-// fit(top) is above 126 is *faint*.  If top is zero, Inf or NaN, the scale may have any value.  If top is `ordinary`
-// (see below), inverse_scale is the inverse of the scale.
+// `top` has the bits of the largest |entry| of a row of op(A), or of a column of op(B).  The row or column is scaled by
+// 2^fit(top), as in gemm.cuh.  scale_for(top) is this power, but at most 2^126.  If fit(top) is above 126, the row or
+// column is *faint*, and `lift` also multiplies it by the rest.  If top is zero, Inf or NaN, scale_for may have any
+// value.  If top is `ordinary` (see below), inverse_scale is the inverse of scale_for.
 constexpr unsigned FAINT = 14u << 23;
 constexpr unsigned EXPONENT = 0xff800000u;
 __device__ __forceinline__ float scale_for(unsigned top) {
@@ -106,9 +106,9 @@ using FragmentA = Fragment<4, 2, TWO ? 9u : 15u, SPLITS_A<REFINE>>;
 using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
 // The index along k of the word that lane t loads into half `half` of the registers of a slice.  The sums run over all
-// words, so any order is correct if it is the same for A and B.  If the length of rows is near a multiple of 64 bytes,
-// neighbours in a column use the same banks, unless each lane takes 4 consecutive words (2 in the last slice, if the
-// number of slices is odd).
+// words, so any order is correct if it is the same for A and B.  Usually lane t takes words t and t + 4 of each slice.
+// If rows of both operands are near a multiple of 64 bytes long, neighbours in a column would then use the same banks.
+// In this case a lane takes 4 consecutive words of two slices, or 2 of the last slice if the number of slices is odd.
 __device__ constexpr bool near_banks(int row_bytes) { return row_bytes % 16 != 0 && (row_bytes + 8) % 64 <= 16; }
 constexpr bool IN_LANE_RUNS = !TWO && near_banks(OperandA::ROW_BYTES) && near_banks(OperandB::ROW_BYTES);
 __device__ __forceinline__ int word_of(int slice, int half, int t) {

@@ -4,7 +4,8 @@
 #include "batched/batched_operand.cuh"
 
 constexpr int OUT_SIZE = KIND == KIND_FP32 || KIND == KIND_INT32 ? 4 : 2;
-// If ldmatrix cannot load B, two tiles take its columns in turn, so that a lane holds 4 neighbours of a row.
+// If ldmatrix cannot load B, the first of two tiles takes the even columns and the second the odd ones, so that a lane
+// holds 4 neighbours of a row.
 constexpr bool IN_TURN = TILES == 2 && !OperandB::BLOCKS;
 // Otherwise a lane holds 2 neighbours in each tile.  If entries have 2 bytes or rows are long, lanes exchange entries,
 // so that each lane holds 4 neighbours.

@@ -19,8 +19,8 @@ struct Operand {
     // Unless WHOLE, the bytes that are copied may start inside a 16-byte word of global memory.  Then they have the
     // same offset in a word here, for which there are 16 more bytes.
     static constexpr int BYTES = (((STORE == 2 ? 1 : COUNT) * MATRIX_BYTES + 15) & ~15) + (WHOLE ? 0 : 16);
-    // UNIT: bytes that are read at a time.  IN_BANKS: units that fill all banks once.  MIXED: units that are permuted
-    // among themselves.
+    // Units of UNIT bytes, which are read at a time, change places within groups of MIXED units.  IN_BANKS units fill
+    // all banks once.
     static constexpr int UNIT = SCALED ? 32 : 16, IN_BANKS = 128 / UNIT;
     static constexpr int MIXED = !WHOLE || PITCH != ROW_BYTES || ROW_BYTES % (2 * UNIT) != 0 ? 1
                                  : ROW_BYTES % (8 * UNIT) == 0 && IN_BANKS == 8 ? 8

@@ -67,8 +67,9 @@ struct Cholesky {
     }
 
     // Replaces tile p of the diagonal by the inverse of its Cholesky factor.  Every lane computes the factor, and lane
-    // c column c of the inverse.  Returns the first step, from 1 on, whose pivot is not positive; its negative if this
-    // pivot is NaN, or comes from a division by a subnormal pivot; or 0.  A subnormal pivot makes the inverse NaN.
+    // c column c of the inverse.  Returns 0 if all pivots are positive; else the number s of the first step whose pivot
+    // is not, counted from 1 in the whole matrix.  Returns -s instead if this pivot is NaN, or comes from a division by
+    // a subnormal pivot.  A subnormal pivot makes the inverse NaN.
     __device__ __forceinline__ int invert_diagonal(int p) const {
         double* tile = row(p) + p * NUMBERS;
         double l[TILE][TILE], v[TILE];

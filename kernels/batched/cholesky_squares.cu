@@ -11,9 +11,10 @@
 //              is null, the triangle that is not read is not checked.
 //       Grid count rows (rows + 1) / 2, block 256.
 //   tcs_factor_square  step j: factors square (j, j) of each matrix, and updates other columns.
-//       Columns are columns of squares here.  Column c is updated in the steps c - 1, c - 1 - period, c - 1 - 2 period
-//       and so on: in step j by the columns j - period to j - 1 of L (fewer at the start).  In step c it is updated by
-//       column c - 1 of L.  So a square is loaded once for `period` columns, and the steps take similar times.
+//       Columns are columns of squares here.  Column c gets the updates by columns 0 to c - 2 of L in the steps
+//       j = c - 1, c - 1 - period, c - 1 - 2 period and so on: in step j those by columns j - period to j - 1 of L
+//       (fewer at the start).  The update by column c - 1 of L follows in step c.  So a square is loaded once for
+//       `period` columns, and the steps take similar times.
 //       info   int[count]: becomes the first step, from 1 on, whose pivot is zero or negative; or 0.  A subnormal pivot
 //              makes the rest of L NaN.
 //       others the number of squares of a matrix that the step updates, besides square (j, j).

@@ -13,8 +13,8 @@
 //          matrices of out lie one behind the other, the first one on a 16-byte boundary; the strides of out are not
 //          read.  ADDEND 0: c and beta are not read.
 //
-// Dense results are stored from registers in runs of 2 or 4.  If the length of a row is not a multiple of a run, they
-// are gathered in shared memory and stored as one run of bytes.
+// Dense results are stored from registers in runs of 2 or 4.  With BULK, or if the length of a row is no multiple of a
+// run, they are gathered in shared memory and stored as one run of bytes.
 //
 // With STORE_A (STORE_B) 1 and rows of whole 16-byte words, a (b) starts on a 16-byte boundary.
 // Grid: any number of blocks, but with BRIEF one block for every COUNT products; block THREADS; dynamic shared memory

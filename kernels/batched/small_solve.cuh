@@ -11,16 +11,16 @@
 //          elimination without pivoting.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
 //          correction is kept if it makes the ratio smaller.
-//   board  double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1, the
-//          first step whose pivot is not allowed or 0, max |b - A x|, max |x|.
-//          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.  If
-//          all entries are read (BANDED 0), the first three numbers and the fifth are zero.  The board may be null.
-//          If `doubt` is given, the board is double[TOLD][1 + SEEN + 6] instead: the index and the numbers of each of
-//          the first TOLD doubtful systems that are found.
+//   board  null, or double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1,
+//          the first step whose pivot is not allowed or 0, max |b - A x|, max |x|.
+//          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.
+//          If all entries are read (BANDED 0), the first three numbers and the fifth are zero.
+//          If `doubt` is given, the board is double[TOLD][1 + SEEN + 6] instead, with a line for each of the first TOLD
+//          doubtful systems that are found: its index, then its numbers.
 //   doubtful  char[count], or null: 0 for each system that is regular, meets its bounds and agrees with its structure.
-//   doubt   in the memory of the host: the number of doubtful systems, which must be zero before the launch.  If it is
-//           above TOLD, it is not exact, because not all further systems are counted.  Or null, then doubtful is not
-//           written.
+//   doubt   int[1] in the memory of the host, zero before the launch: the number of doubtful systems.  If it is above
+//           TOLD, there may be more, because not all further systems are counted.  If doubt is null, no system is
+//           judged, and doubtful is not written.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).

@@ -131,7 +131,8 @@ __device__ __forceinline__ Number fast_inverse(Number v) {
 
 struct Shared {
     Entry rows[2][2][COLUMNS];  // pivot rows of one step (`lead`) or two (`follow`); the next steps use the other half
-    // `lead`: reciprocal of the pivot; `follow`: multiplier of the second pivot row in the first step
+    // `lead`: the reciprocal of the pivot; `follow`: the multiplier that the second of two pivot rows has in the first
+    // step.  The next steps use the other entry.
     Entry scale[2];
     uint4 keys[WARPS / 4];
     unsigned block;

@@ -6,7 +6,8 @@
 //                beyond is null, beyond[0] becomes 1 if any entry |s x| is larger than limit, or NaN.  If found_b is
 //                not null, scale_b is not used: each block for b finds the scale of b, a small matrix, as
 //                find_operand_scale.cu does.  Then found_b[0] becomes this scale, and found_b[1] becomes
-//                -1 / (this scale times top_a).  Here top_a is a number: the scale of the matrix that multiplies b
+//                -1 / (this scale times top_a).  In this kernel top_a is a number, not an array: the scale of the
+//                matrix that multiplies b
 //   tcs_finish   out = alpha times sum without its scales, plus beta c
 //
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each

@@ -33,10 +33,10 @@
 // has one scale for each matrix, the kernel is compiled without this code.
 //
 // FP32 operands are split by an earlier launch (split_once.cu, gemm_split.cu), not while they are loaded as in
-// gemm_wmma.cu.  The products of a 64 x 128 tile read 96 of the 128 bytes that shared memory gives in a cycle.  Reading
-// FP32 there and writing hi and lo would need 93 more (counted, not measured), so the rate would fall by a third.
-// Reading op(A) from registers, already split, was slower (docs/performance/tried.md).  With the extra launch,
-// three products run at 0.79, 1.02 and 0.94 of the rate of one product of FP16 operands at n = 4096, 8192 and 16384
+// gemm_wmma.cu.  Shared memory gives 128 bytes in a cycle.  The products of a 64 x 128 tile read 96 of them.  To read
+// FP32 there and to write hi and lo would take 93 more (counted, not measured), 189 in all, so the rate would fall by a
+// third.  Reading op(A) from registers, already split, was slower (docs/performance/tried.md).  With the extra launch,
+// three products ('ab') take 3.8, 2.9 and 3.2 times as long as one product of FP16 operands at n = 4096, 8192 and 16384
 // (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum 64 values of k at a time,
@@ -45,16 +45,16 @@
 // so tiles have only 128 columns.
 //
 // Results: a warp writes its sums to shared memory, 2 KB at a time.  The copy engine adds them to C in the second-level
-// cache, rounded to nearest, while the next tile is multiplied.  If the threads read C, added their sums and wrote C,
-// both warpgroups would wait for 5 to 6 us in addition to the 10 us of the products of a tile (k = 512, REFINE 3): all
+// cache, rounded to nearest, while the next tile is multiplied.  The products of a tile take 10 us (k = 512, REFINE 3).
+// If the threads read C, added their sums and wrote C, both warpgroups would wait for another 5 to 6 us: all
 // multiprocessors would read and write C at the same time, 17 MB in all, and the memory would be idle during the
 // products.  The rate is 194 TFLOP/s instead of 142 at k = 512, and 224 instead of 163 at k = 1024 (H200, REFINE 3,
 // m = n = 16384, products counted once; one comparison, both versions in the same run, of which no results file is
 // kept).  With REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.
 // Each entry has one addition, so the order of the blocks does not matter.  Threads store results themselves if `how`
-// is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  A thread may multiply a sum by alpha
-// and add it to C with a single rounding.  Apart from this, its results have the bits that the copy engine would give.
-// Subnormal sums are kept, because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
+// is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Their results have the bits that the
+// copy engine would give, except that a thread may round alpha times a sum plus c only once.  Subnormal sums are kept,
+// because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
 //
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
 // a fixed share of the tiles for each block, the tiles of these blocks would be computed last.  Blocks also differ in

@@ -7,9 +7,10 @@
 // x is FP32 rows x cols, row-major, leading dimension ld.  `by_row`: top has an entry for each row, else for each
 // column.  hi, and lo unless null, are row-major with leading dimension ld_out, a multiple of 16 bytes.
 //
-// A thread keeps its entries in registers until the largest entry is known.  If rows are scaled, `share` warps of a
-// block hold a row, which has at most 128 * RUNS * share columns.  If columns are scaled, a cluster holds
-// 4 * share columns with at most CLUSTER * RUNS * THREADS / share rows, and `share` threads hold a row.
+// A thread keeps its entries in registers until the largest entry is known.  `share` has two meanings:
+//   if rows are scaled     `share` warps of a block hold a row, which has at most 128 * RUNS * share columns.
+//   if columns are scaled  A cluster holds 4 * share columns with at most CLUSTER * RUNS * THREADS / share rows, and
+//                          `share` lanes of a warp hold the 4 * share entries of a row.
 //
 // Grid: the blocks of both matrices.  For a matrix, they are ceil(rows / (WARPS / share)), rounded up to a multiple of
 // CLUSTER, if by_row, else CLUSTER ceil(cols / (4 share)).  Block THREADS.

@@ -23,7 +23,7 @@ constexpr int THREADS = 256;
 
 struct Complex { double re, im; };
 
-// Store an entry of a plane, whose parts are `step` entries apart.
+// Stores a number as an entry of a plane, or for BF16 as the sum of two entries `step` apart, in two planes.
 __device__ __forceinline__ void store_parts(double* x, Index step, double value) { x[0] = value; }
 
 __device__ __forceinline__ void store_parts(bf16* x, Index step, float value) { split_entry(value, x[0], x[step]); }

@@ -22,12 +22,13 @@ constexpr int STAGES = 192 * 1024 / STAGE_BYTES;
 // kept).  REFINE 2, where the tile of op(B) is larger, was not compared.
 constexpr int ACROSS = REFINE ? CLUSTER : 1, DOWN = CLUSTER / ACROSS;
 constexpr int SUMS = BLOCK_N / 2;                  // FP32 registers of one thread for 64 x BLOCK_N
-// Height of a band of tiles, see TileOrder.  If k is short, a band has 4096 rows.  Each band reads all of op(B) again,
-// because C has displaced op(B) from the cache.  But the band's rows of op(A), 16 KB for each k if split, stay there.
-// If k is long, these rows do not stay in the cache, and C is small compared with the operands.  Then the tiles that
-// are computed at the same time should be about as many from top to bottom as from left to right: 12 x 11 on 132
-// multiprocessors.  In between, a comparison at n = k = 4096 favoured a height of 8 for three products, and showed no
-// difference for one.
+// Height of a band, in tiles of BLOCK_M rows (see TileOrder):
+//   k <= 2048  32 tiles, 4096 rows.  Each band reads all of op(B) again, because C has displaced op(B) from the cache.
+//              So bands are high; their rows of op(A), 16 KB for each k if split, still stay in the cache.
+//   k > 4096   12 tiles.  The band's rows of op(A) do not stay in the cache, and C is small compared with the operands.
+//              So the tiles that are computed at the same time should be about as many from top to bottom as from left
+//              to right: 12 x 11 on 132 multiprocessors.
+//   between    8 tiles.  A comparison at n = k = 4096 favoured 8 for three products, and showed no difference for one.
 constexpr int HIGH_BAND = 32, MEDIUM_BAND = 8, LOW_BAND = 12, SHORT_SUM = 2048, MEDIUM_SUM = 4096;
 __device__ __forceinline__ constexpr int band_for(Index k) {
     return k <= SHORT_SUM ? HIGH_BAND : k <= MEDIUM_SUM ? MEDIUM_BAND : LOW_BAND;

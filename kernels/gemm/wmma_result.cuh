@@ -13,7 +13,7 @@ struct Columns {
     static constexpr int ACROSS = BLOCK_N / 4, STEP = THREADS / ACROSS, FLIGHT = 4;
     Index first;
     int exponent[4];
-    bool whole;  // inside C, not broken, and results of 4 bytes: four results are one store
+    bool whole;  // the columns are inside C, none is broken, and four results are one store of 16 bytes
     bool add;    // beta is not zero, and four entries of c are one load
 
     __device__ __forceinline__ Columns(const Target& target, const Origin<T_LOW>& origin, Index first) : first(first) {

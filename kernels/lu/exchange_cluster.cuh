@@ -3,11 +3,13 @@
 //
 // Each column needs one exchange, for which all warps wait.  A warp sends its candidate to all blocks as soon as its
 // entries of this column are updated: 16 bytes that describe its best row.  Other work is done while candidates are
-// under way.  The warp that holds the pivot row sends this row later.  The row arrives one column later, and most of
-// the update by this pivot waits for it.  While column j is eliminated, columns j to j + 2 have the updates by all
-// pivots before j, and later columns have those by pivots before j - 1.  The entry of the pivot row in column j + 1 is
-// needed at once.  When the candidate is sent, this entry still lacks the update by pivot j - 1.  Therefore a candidate
-// has two more numbers: the entry without this update, and the multiplier of the update.
+// under way.  The row itself follows later: in step j, which eliminates column j, the warp that holds the pivot row
+// sends it, and all warps use it in step j + 1.  So the update of most columns is one pivot behind.  In step j only the
+// columns j to j + 2 have the updates by all pivots before j; later columns still lack the update by pivot j - 1.
+//
+// Step j needs the entry of its pivot row in column j + 1 at once.  When the candidate was sent, this entry lacked the
+// update by pivot j - 1.  Therefore a candidate has two more numbers: the entry without this update, and the multiplier
+// of the update.
 //
 // No buffer is overwritten too early: a warp chooses pivot j only after every warp has sent its candidate for pivot j.
 // A warp sends this candidate only after it has read the candidates for pivot j - 1 and the rows of the pivots up to
@@ -133,7 +135,7 @@ __device__ __forceinline__ void keep_row(Exchange& x, const Rows& rows, int slot
     __syncwarp();
 }
 
-// Sends the row of pivot j to every block, a word from each lane.
+// Sends the row of pivot j to every block; v is the lane's word of it.  WARP / ROW_WORDS blocks get the row at a time.
 __device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int w) {
     const int lane = threadIdx.x % WARP, word = lane % ROW_WORDS, buffer = buffer_of(j);
     #pragma unroll

@@ -136,7 +136,7 @@ __device__ __forceinline__ Search search(const Rows& rows, const Open& open) {
     return {best, top.mine};
 }
 
-// Finds the best row of each warp, then of the block, publishes it, and returns the pivot.  Only `words` words of a
+// Collects the best rows of the warps, publishes the best of them, and returns the pivot.  Only `words` words of a
 // message are used.
 __device__ __forceinline__ Candidate find_pivot(
     Exchange& x, const Team& team, const Rows& rows, const Search& best, int words, int j, int column

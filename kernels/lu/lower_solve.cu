@@ -5,8 +5,8 @@
 //   out    the result, k x n, leading dimension ld_out.  It must be b if rows move.
 //   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: L below its diagonal; other
 //          entries are not used.
-//   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write; entry i < k
-//          is for the row that becomes row i.  Null: no row moves.
+//   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write.  Entry i < k
+//          is for the row that becomes row i; for the others see merge_swaps.cu.  Null: no row moves.
 //   any    null, or unsigned[1]: zero if all rows stay.
 //
 // Grid ceil(n / COLUMNS); block THREADS; dynamic shared memory as LowerShape.shared_bytes gives it.
@@ -201,8 +201,9 @@ tcs_lower_solve(
             if (column < n) out[row * ld_out + column] = 0.0f;
         }
     } else if (keeps) {
-        // Rows beyond the last one are copies of it.  Their results are not used, and the row that the last one
-        // displaces is stored several times with the same values.  All loads start before the first value is needed.
+        // Instead of a row beyond the last one, a lane takes the last one again.  Its result is not used; the row that
+        // the last one displaces is stored by several lanes, with the same values.  All loads start before the first
+        // value is needed.
         int from[SLOTS], out_of[SLOTS];
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {

@@ -4,7 +4,8 @@
 //   local  int[m]: row i of the panel was row local[i] before the swaps of the panel.
 //   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
 //   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k is for the
-//          row that becomes row i; some pairs occur twice.
+//          row that becomes row i, entry k + i for the row that becomes row ipiv[i] - start; a pair may occur more than
+//          once.
 //   moved  int[m] becomes order[local].
 // tcs_restart, of the same number of blocks:
 //   order  int[m] becomes moved, and local[i] becomes i for the next panel.

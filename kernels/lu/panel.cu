@@ -6,7 +6,8 @@
 //   order  null, or int[m]: the swaps are applied to its entries here.
 //   ipiv   int[w]: step j swapped rows j and ipiv[j] - row0.
 //   dst, src  int[2 w] and int[2 w + 1]: new[dst[i]] = old[src[i]] for all i does the swaps.  Entry i < w is for the
-//          row that becomes row i; some pairs occur twice.  src[2 w] is zero if there was no search, so no row moves.
+//          row that becomes row i, entry w + i for the row that was row i; a pair may be in both halves.  src[2 w] is
+//          zero if there was no search, so no row moves.
 //   top    FP32 w x w, leading dimension ld_top: the first w rows of the result, L11 and U11.
 //   info   int[1]: becomes min(info, col0 + j + 1) for the first pivot j that is zero or not finite.
 //   started  null, or unsigned[17], words 0 to 8 zero before the launch: tells tcs_gate (wait_for_panel.cu) that all

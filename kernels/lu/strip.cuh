@@ -9,7 +9,8 @@
 
 #include "lu/strip_rows.cuh"
 
-// Both headers define Exchange, Search (what a thread keeps from one column to the next), prepare, begin and eliminate.
+// Both headers define the types Board, Exchange and Search (what a thread keeps from one column to the next), and the
+// functions set_up, arrive_all, wait_all, share_sum, sum_of_blocks, prepare, begin and eliminate.
 #if BLOCKS
 #include "lu/exchange_cluster.cuh"
 #else
@@ -43,11 +44,11 @@ __device__ __forceinline__ void factor_leaf(
     }
 }
 
-// The leaf's rows of U in the rest of the strip, and the leaf's triangle L11 by columns: below[j][d] = L_ij with
-// i = j + 1 + d, or 0.
+// The leaf's rows of U in the rest of the strip, and the leaf's triangle L11 by columns: below[j][d] is the entry of
+// column j that is d + 1 rows below the diagonal, or 0 if the leaf has no such row.
 struct __align__(16) BlockRow {
     float u[WIDTH][REST];
-    float below[WIDTH][WIDTH];  // directly after u: the last tile of the update may read past the end of u
+    float below[WIDTH][WIDTH];
 };
 
 // Entry q, counted from the leaf's first column, of row `row` of `a`, as the block that owns the row has left it.
@@ -193,8 +194,8 @@ __device__ __forceinline__ void update_rest(
 }
 
 #if RESIDENT
-// Stores the leaf that ends before column `first`, while other threads search the leaf that begins there.  Until this
-// search is over, leaf.place has the places that the rows have after the swaps of the stored leaf.
+// Stores the leaf that ends before column `first`, while other threads search the leaf that begins there.  leaf.place
+// does not change during this search: it has the places after the swaps of the stored leaf.
 __device__ __forceinline__ void store_before(Leaf& leaf, float* a, Index lda, int first, int thread) {
     const int before = first - WIDTH;
     store<HELPERS>(leaf, columns_from(leaf, before), a + before, lda, before, WIDTH, aligned16(a, lda), thread);

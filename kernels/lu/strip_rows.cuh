@@ -137,9 +137,9 @@ __device__ __forceinline__ void keep(const Rows& rows, Leaf& leaf) {
     for (int i = 0; i < ROWS; ++i) leaf.place[i * THREADS + threadIdx.x] = rows.place[i];
 }
 
-// Unless RESIDENT, load and store copy a leaf of w columns from global memory and back.  `done` columns have their
-// pivots; load makes the rows of those pivots zero, and store leaves them out.  If `vector`, w is WIDTH, and FLIGHT
-// words of 16 bytes of a thread are in flight at a time.
+// `store` copies a leaf of w columns to global memory.  Unless RESIDENT, `load` copies it from there.  The first `done`
+// columns of the strip have their pivots: load makes the rows of these pivots zero, and store leaves them out.  If
+// `vector`, w is WIDTH, and FLIGHT words of 16 bytes of a thread are in flight at a time.
 constexpr int WORDS = WIDTH / 4, EACH = ROWS * THREADS * WORDS / ALL, FLIGHT = EACH % 8 ? EACH % 6 ? 4 : 6 : 8;
 static_assert(ROWS * THREADS * WORDS % (FLIGHT * ALL) == 0, "whole turns of all threads");
 

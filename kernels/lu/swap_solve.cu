@@ -4,10 +4,10 @@
 //   stop   the first column of a that is solved for: the strip's last column + 1, n for swaps alone, 0 for a
 //          solve of all columns.
 //   dst, src  int[2 w] and int[2 w + 1], as tcs_panel makes them: a[dst[i]] = a[src[i]], all reads before any
-//          write; entry i < w is for the row that becomes row i.  If src[2 w] is zero, no row moves, and only rows that
-//          are solved for are read.  Null: no row moves.
+//          write.  Entry i < w is for the row that becomes row i; for the others see panel.cu.  If src[2 w] is zero, no
+//          row moves, and only rows that are solved for are read.  Null: no row moves.
 //   top    FP32 w x w, w <= 128, leading dimension ld_top, rows on 16-byte boundaries: L11 in its unit lower triangle.
-//          Rows 0 .. w - 1 of the columns from `stop` on, after the swaps, are multiplied by L11^-1 from the left.
+//          After the swaps, rows 0 .. w - 1 are multiplied by L11^-1 from the left, in the columns from `stop` on.
 //   apart  0, or a block size, at most 128.  With a block size, a and top are w x w for any w, and every
 //          diagonal block of a is multiplied by the inverse of the same block of L11 from the left.  The
 //          blocks are apart x apart; the last may be smaller.  Then stop is 0, and no row moves.
@@ -33,13 +33,15 @@ constexpr int THREADS = COLUMNS < 64 ? 256 : 128;
 constexpr int MOST = 128;                   // the widest strip
 constexpr int EACH = COLUMNS == 8 ? 1 : COLUMNS == 16 ? 2 : 4;  // columns of a lane
 // SHARE neighbouring lanes hold unknowns with the same numbers, but of different columns.  LANES lanes share a column;
-// lane r of these holds the unknown LANES s + r in x[s].
+// lane r of these holds the unknown LANES s + r in x[s], its slot s.
 constexpr int SHARE = COLUMNS < 64 ? 2 : 4, LANES = WARP / SHARE;
 constexpr int SLOTS = MOST / LANES;
 constexpr int CHUNK = SLOTS / (EACH < 4 ? 2 : 4); // slots that are updated, or skipped, together
 constexpr int GROUP = 8;                    // unknowns that every lane solves for at a time
-constexpr int TILE = 16;  // unknowns after which x is shifted by DONE slots, so that its indices are constants
-constexpr int DONE = TILE / LANES;          // slots of a tile
+// A tile has TILE unknowns.  After each tile, x is shifted by the DONE slots of these unknowns, so that its indices are
+// constants.
+constexpr int TILE = 16;
+constexpr int DONE = TILE / LANES;
 constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a time
 constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread loads at a time
 

@@ -7,8 +7,8 @@
 //   sizes  unsigned long long[2], zero before the launch: max |r|, then max |x|, as the bits of a double.  As integers
 //          these compare like the numbers, and NaN is the largest.
 //
-// Grid ceil(n / (8 ROWS)), block 256.  A warp takes ROWS rows at a time and reads x from the cache once for all of
-// them; for a small A one row is faster, because there are more warps.
+// Grid ceil(n / (8 ROWS)), block 256.  A warp takes ROWS rows and reads x from the cache once for all of them; for a
+// small A one row is faster, because there are more warps.
 // Defines T_A (float or double), ROWS (1 or 4).
 // Rounding: fused multiply-adds in FP64, in an order that depends on n, ROWS and T_A alone; then one subtraction.
 

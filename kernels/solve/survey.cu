@@ -112,8 +112,8 @@ __device__ __forceinline__ void store_pair(float* to, float x, float y) {
     asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(to), "f"(x), "f"(y) : "memory");
 }
 
-// A step of sum_across.  A lane and its partner, 2 HALF lanes away, have 2 HALF sums each.  The lower of the two lanes
-// adds up the first half of both lanes' sums, the upper one the second half.
+// A step of sum_across.  Two lanes, 2 HALF apart, have partial sums of the same 2 HALF numbers, and divide these: the
+// lower lane keeps the first half, the upper one the second, each with the partner's sums added.
 template <int HALF>
 __device__ __forceinline__ void fold(double (&half)[HALF], const double (&x)[2 * HALF]) {
     const bool upper = threadIdx.x & 2 * HALF;

@@ -94,9 +94,9 @@ __device__ __forceinline__ void load(Tile& t, const T_IN* from, Index ld, Index 
 constexpr int SUMS = TRANS ? VECTOR : 1;
 
 #if !TRANS
-// Begins to sum each of EACH rows over WIDE lanes.  In each step a lane sends the partial sums of half of its rows to a
-// partner.  The partner sends those of the other half, and the lane adds them to its own.  At the end, LANES lanes have
-// partial sums of row threadIdx.x / LANES, which `reduce` adds up.
+// Begins to sum each of EACH rows over WIDE lanes.  In each step two lanes with partial sums of the same rows divide
+// these rows: each keeps half of them, and adds the partner's sums to its own.  At the end, LANES lanes have partial
+// sums of row threadIdx.x / LANES, which `reduce` adds up.
 __device__ __forceinline__ T_IN gather(T_IN (&part)[EACH]) {
     #pragma unroll
     for (int half = EACH / 2, bit = WIDE / 2; half; half /= 2, bit /= 2) {
