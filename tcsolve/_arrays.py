@@ -1,10 +1,12 @@
-"""Tell NumPy arrays from CuPy arrays without importing CuPy, and copy CuPy arrays that are not aligned."""
+"""Tell NumPy arrays from CuPy arrays without importing CuPy, and require that CuPy arrays are aligned."""
 
 import sys
 
 import numpy as np
 
-__all__ = ["aligned", "as_host", "is_aligned", "is_cupy"]
+from tcsolve._errors import InputError
+
+__all__ = ["as_host", "is_aligned", "is_cupy", "require_aligned"]
 
 
 def is_cupy(x):
@@ -14,23 +16,29 @@ def is_cupy(x):
     return array is not None and isinstance(x, array)
 
 
-def as_host(x):
+def as_host(x, name="an array"):
     """Return x as a NumPy array; a CuPy array is copied from the device."""
-    return x.get() if is_cupy(x) else np.asarray(x)
+    if not is_cupy(x):
+        return np.asarray(x)
+    require_aligned(x, name)
+    return x.get()
 
 
 def is_aligned(x):
-    """Tell whether the address of each entry of a CuPy array is a multiple of the size of an entry.
-
-    A device cannot read other entries, and kernels get strides as numbers of entries.
-    """
+    """Tell whether the address of each entry of a CuPy array is a multiple of the size of an entry."""
     size = x.itemsize
-    return x.data.ptr % size == 0 and all(step % size == 0 for step in x.strides)
+    steps = zip(x.strides, x.shape, strict=True)
+    return x.data.ptr % size == 0 and all(step % size == 0 or n == 1 for step, n in steps)
 
 
-def aligned(x):
-    """Return a CuPy array x itself if it is aligned, else a copy that is made byte by byte."""
-    if not x.size or is_aligned(x):
-        return x
-    entries = type(x)((*x.shape, x.itemsize), np.uint8, x.data, (*x.strides, 1))
-    return entries.copy().view(x.dtype).reshape(x.shape)
+def require_aligned(x, name):
+    """Raise an InputError if a CuPy array is not aligned.
+
+    A device cannot read entries at other addresses, and kernels get strides as numbers of entries.
+    """
+    if x.size and not is_aligned(x):
+        raise InputError(
+            f"{name} has the address {x.data.ptr} and the strides {x.strides}, which are not all multiples "
+            f"of the {x.itemsize} bytes of an entry; make the array contiguous before you change its dtype "
+            "by `view`"
+        )

@@ -3,7 +3,7 @@
 import numpy as np
 import scipy.sparse
 
-from tcsolve._arrays import aligned, is_cupy
+from tcsolve._arrays import is_cupy, require_aligned
 from tcsolve._errors import InputError
 from tcsolve._plan import MODEL_NAMES, PRECISIONS, Plan, is_update
 
@@ -42,13 +42,13 @@ TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
 def check_array(x, name):
     """Return x as a dense numeric NumPy or CuPy array.
 
-    An array is copied only if its entries are not aligned to their size, or have a foreign byte order.
-    LAPACK and the kernels of a device do not accept all such arrays.
+    A NumPy array is copied only if its entries are not aligned to their size, or have a foreign byte order.
+    LAPACK does not accept all such arrays.  A CuPy array that is not aligned raises an InputError.
     """
     if type(x) is np.ndarray and x.dtype.char in "fdFD" and _is_ordinary(x):  # nearly always
         return x
     if is_cupy(x):
-        x = aligned(x)
+        require_aligned(x, name)
     elif scipy.sparse.issparse(x):
         raise InputError(
             f"{name} is a sparse {type(x).__name__}; a dense array is needed: "

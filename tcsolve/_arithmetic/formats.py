@@ -172,7 +172,7 @@ def round_to(x, fmt):
     if fmt.name == "bf16":
         return x.astype(ml_dtypes.bfloat16).astype(x.dtype)
     if fmt.name == "tf32":
-        return round_in(np, x.astype(np.float32), fmt).astype(x.dtype)
+        return round_in(np, x.astype(np.float32), fmt).astype(x.dtype).reshape(x.shape)
     return x if fmt.name == "fp64" else x.astype(np.float32).astype(x.dtype)
 
 

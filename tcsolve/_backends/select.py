@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from tcsolve._arrays import is_aligned, is_cupy
+from tcsolve._arrays import is_cupy, require_aligned
 from tcsolve._backends.cpu.ops import numpy_ops
 from tcsolve._backends.cuda.runtime import compiler
 from tcsolve._errors import DeviceError, InputError
@@ -160,14 +160,10 @@ def ops_for(*arrays):
         )
     if not on_device.pop():
         return numpy_ops
+    ops = cupy_ops_for(*arrays)
     for x in arrays:
-        if x.size and not is_aligned(x):
-            raise InputError(
-                f"an array has the address {x.data.ptr} and the strides {x.strides}, which are not all "
-                f"multiples of the {x.itemsize} bytes of an entry; make the array contiguous before you "
-                "change its dtype by `view`"
-            )
-    return cupy_ops_for(*arrays)
+        require_aligned(x, "an array")
+    return ops
 
 
 def cupy_ops_for(*arrays):

@@ -5,7 +5,7 @@ import numbers
 
 import numpy as np
 
-from tcsolve._arrays import is_aligned, is_cupy
+from tcsolve._arrays import is_cupy, require_aligned
 from tcsolve._checks import check_array
 from tcsolve._errors import InputError
 
@@ -83,11 +83,8 @@ def check_out(xp, out, shape, accumulator, operands):
         )
     if isinstance(out, np.ndarray) and not out.flags.writeable:
         raise InputError("out is read-only; give an array that can be written")
-    if is_cupy(out) and out.size and not is_aligned(out):
-        raise InputError(
-            f"out has the address {out.data.ptr} and the strides {out.strides}, which are not all multiples "
-            f"of the {out.itemsize} bytes of an entry; give an aligned array, such as cupy.empty(...)"
-        )
+    if is_cupy(out):
+        require_aligned(out, "out")
     if overlaps_itself(out):
         raise InputError(
             f"out has shape {out.shape} and strides {out.strides}, so that some of its entries share "

@@ -222,9 +222,9 @@ def test_a_device_gives_the_bytes_that_are_planned(n, nrhs, spread, order, preci
     assert memory.kept_bytes() == 0  # without recorded graphs, a solve keeps no memory
     # cuSOLVER's FP32 factors may have inverses of diagonal blocks that are not accurate enough to be used.
     # They are planned, but freed before the refinement.
-    unused = 1024 * n if precision == "fp32" else 0
+    plans = solution.bytes_planned - np.array([0, 1024 * n] if precision == "fp32" else [0])
     most = 1.05 if nrhs == 1 else 1.15
-    assert 0.95 * peak.used <= solution.bytes_planned <= most * peak.used + unused
+    assert ((plans >= 0.95 * peak.used) & (plans <= most * peak.used)).any()
 
 
 @pytest.mark.gpu

@@ -427,7 +427,8 @@ def test_warnings_of_other_threads_are_neither_lost_nor_taken_for_ours(stacked):
             stop.set()
             thread.join()
 
-    assert statuses == {Status.CONVERGED} and len(seen) == len(told) > 0
+    warned = [w for w in seen if issubclass(w.category, scipy.linalg.LinAlgWarning)]
+    assert statuses == {Status.CONVERGED} and len(warned) == len(told) > 0
 
 
 def test_no_solve_changes_the_filters_of_warnings():

@@ -50,7 +50,7 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     """
     if not (is_cupy(a) and is_cupy(b)) or a.dtype != b.dtype or type(lower) is not bool:
         return None
-    if not (is_aligned(a) and is_aligned(b)):  # the general code copies them
+    if not (is_aligned(a) and is_aligned(b)):  # the general code raises the error
         return None
     ops = cupy_ops_for(a, b)
     device = a.size and a.data.device_id
