@@ -8,6 +8,8 @@ import numpy as np
 from tcsolve._arithmetic.matrix_parts import parts, real_parts
 
 __all__ = [
+    "FRAME_EXPONENT",
+    "TOP",
     "Frame",
     "Scaling",
     "equilibrate",
@@ -27,6 +29,7 @@ SPREAD = 0.1
 SAFE_EXPONENT = 40
 # Outside of 2**-FRAME_EXPONENT to 2**FRAME_EXPONENT, FP64 products and norms of A may overflow or underflow.
 FRAME_EXPONENT = 300
+TOP = 2.0**FRAME_EXPONENT
 # The largest exponent of a scale, which must be a normal FP64 number.
 MAX_EXPONENT = 1022
 # Stands for the exponent of zero: smaller than the exponent of any scaled number.
@@ -111,11 +114,10 @@ def shift_columns(size):
 
 def needs_frame(survey):
     """Tell whether A has rows, columns or norms so extreme that refinement in FP64 needs a `Frame`."""
-    top = 2.0**FRAME_EXPONENT
     spread = min(survey.row_spread, survey.col_spread)
     if survey.inf == 0:
         return False
-    return not (survey.finite and 1 / top < survey.inf < top and (spread == 0 or spread > 1 / top))
+    return not (survey.finite and 1 / TOP < survey.inf < TOP and (spread == 0 or spread > 1 / TOP))
 
 
 def ldexp(xp, x, exponent):

@@ -19,7 +19,7 @@ import numpy as np
 from tcsolve._backends.cpu.blas import FEW_ROWS, infinity_norm, norms
 from tcsolve._backends.cpu.ops import numpy_ops, sums
 from tcsolve._lu.norms import Survey
-from tcsolve._lu.scaling import FRAME_EXPONENT, exponent_of, ldexp, needs_scaling
+from tcsolve._lu.scaling import TOP, exponent_of, ldexp, needs_scaling
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status
 from tcsolve._solve.host import fp32_factors
@@ -48,7 +48,6 @@ FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
 # unknowns, so many corrections take longer than an LU in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
-TOP = 2.0**FRAME_EXPONENT
 
 
 def solve_directly(a, b, way, request, tried=None):

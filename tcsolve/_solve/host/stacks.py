@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tcsolve._backends.select import numpy_ops
-from tcsolve._lu.scaling import FRAME_EXPONENT
+from tcsolve._lu.scaling import TOP
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
 from tcsolve._solve.host.gains import vectors
@@ -32,7 +32,6 @@ FP64 = np.dtype(np.float64)
 # A stack is short if its matrices have at most this many entries together; n is then at most
 # LARGEST_STRUCTURED.
 SHORT = 4096
-TOP = 2.0**FRAME_EXPONENT
 OK, ILL, APART = map(code_of, (Status.CONVERGED, Status.ILL_CONDITIONED, Status.NOT_AS_ASSERTED))
 
 

@@ -10,13 +10,12 @@ import numpy as np
 from tcsolve._backends.cpu.blas import largest
 from tcsolve._backends.cpu.lu import column_max
 from tcsolve._backends.cpu.short_chains import multiplier
-from tcsolve._lu.scaling import FRAME_EXPONENT
+from tcsolve._lu.scaling import TOP
 from tcsolve._refine import stopping
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["HostLoop", "divided", "is_moderate", "is_of_ordinary_size", "refine_shortly"]
 
-TOP = 2.0**FRAME_EXPONENT
 # Largest number of corrections of a column in `refine_shortly`; the general loop takes the rest.
 MOST_STEPS = 20
 
