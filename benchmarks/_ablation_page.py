@@ -3,7 +3,7 @@
 import numpy as np
 from tables import source, table
 
-__all__ = ["BYTES", "CONTROL", "LU", "SOLVE", "acting", "gain", "overview", "page", "verdict"]
+__all__ = ["BYTES", "CONTROL", "LU", "SOLVE", "gain", "overview", "page", "verdict"]
 
 # What a row measures, besides 'call 1', 'call 2', ...; and the path that switches nothing off.
 SOLVE, LU, BYTES, CONTROL = "solve", "LU", "bytes", "nothing"
@@ -141,7 +141,7 @@ def names(rows):
 
 def overview(facts, rows):
     """Return the table of all paths: lines, largest gains, verdict."""
-    body = []
+    body, rows = [], acting(rows)
     for name in names(rows):
         lines = facts.get("lines", {}).get(name, "-")
         cells = [extreme(rows, name, what) for what in (SOLVE, LU, BYTES)]

@@ -310,9 +310,9 @@ def measure_systems(run, n, chosen, repeats):
 
 
 def warm_both(run, system):
-    """Check the answers with all paths, and record their graphs; return the facts by what is measured.
+    """Prepare the solve and the LU of a system for timing; return {SOLVE: facts, LU: facts}.
 
-    If the solve takes FP64 factors, on which no path acts, FP32 factors are asked for.
+    No path acts on FP64 factors.  If the solve takes them, this function asks for `fp16x3`.
     """
     found = {SOLVE: warm(run, system, SOLVE)}
     if found[SOLVE] and found[SOLVE]["rungs"] == ["fp64"]:

@@ -287,12 +287,11 @@ def paths_table():
         return (
             "Not measured yet; `python benchmarks/ablation.py` writes what this table is made of."
         )
-    from _ablation_page import acting, overview  # which imports this module
+    from _ablation_page import overview  # which imports this module
 
     machine, rows = load("ablation.json")
     page = "Every size and matrix is in [ablation](../../benchmarks/results/ablation.md)."
-    table = overview(machine, acting(rows))
-    return "\n\n".join([table, page, source(machine, "benchmarks/ablation.py")])
+    return "\n\n".join([overview(machine, rows), page, source(machine, "benchmarks/ablation.py")])
 
 
 def binaries_table():

@@ -16,11 +16,11 @@ def is_cupy(x):
     return array is not None and isinstance(x, array)
 
 
-def as_host(x, name="an array"):
+def as_host(x):
     """Return x as a NumPy array; a CuPy array is copied from the device."""
     if not is_cupy(x):
         return np.asarray(x)
-    require_aligned(x, name)
+    require_aligned(x, "an array")
     return x.get()
 
 
