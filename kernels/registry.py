@@ -75,6 +75,8 @@ from tcsolve.kernels.system_shapes import (
     BLOCK_SHAPES,
     BLOCK_THREADS,
     CHOLESKY_SHAPES,
+    INVERSE_ARCH,
+    INVERSE_SHAPES,
     JORDAN_ACROSS,
     ROWS_SHAPES,
     across_defines,
@@ -245,6 +247,16 @@ KERNELS = {
             for banded in (0, 1)
             for most, threads, resident in jordan_shapes(1 + number["COMPLEX"], banded)
         ),
+    ),
+    "solve_inverse": KernelSpec(
+        ("tcs_solve_inverse",),
+        tuple(
+            number | {"BANDED": banded, "MOST": most, "HIGH": high, "RESIDENT": resident}
+            for number in _NUMBERS
+            for banded in (0, 1)
+            for _, most, high, resident in INVERSE_SHAPES[_CHARS[tuple(number.values())]]
+        ),
+        min_arch=INVERSE_ARCH,
     ),
     "solve_block": KernelSpec(
         ("tcs_solve_block",),

@@ -34,6 +34,20 @@ JORDAN_BANDED = 64
 # Of solve_jordan.cu: number of threads that share a row; number of right-hand sides, including the random
 # vectors.  Up to JORDAN_SHARES blocks share the right-hand sides of a system that is no stack.
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
+# By dtype char: (least and largest number of rows, rows of a warp over 16, blocks that a multiprocessor has
+# registers for) of solve_inverse.cu.  It takes at most INVERSE_SIDES right-hand sides, and needs compute
+# capability 8.  For complex128 and 17 to 24 rows, solve_jordan.cu is faster.
+INVERSE_SHAPES = {
+    "d": ((25, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 5), (65, 96, 1, 2), (97, 128, 1, 1)),
+    "f": ((9, 16, 1, 32), (17, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 8), (65, 96, 2, 4))
+    + ((97, 128, 2, 2),),
+    "D": ((9, 16, 1, 16), (25, 32, 1, 8), (33, 48, 1, 4), (49, 64, 1, 2), (65, 96, 1, 1)),
+    "F": ((9, 16, 1, 16), (17, 32, 1, 8), (33, 48, 1, 4), (49, 64, 2, 4), (65, 96, 1, 2))
+    + ((97, 128, 1, 1),),
+}
+INVERSE_SIDES, INVERSE_ARCH = 2, 80
+# For more rows, solve_cholesky.cu is faster if the systems are real and positive definite.
+INVERSE_DEFINITE = {"d": 48, "f": 96, "D": 128, "F": 128}
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
 # hold.  A multiprocessor has registers for BLOCK_THREADS threads.
@@ -71,7 +85,8 @@ class SolveShape(NamedTuple):
     """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory.
 
     `probes` is the number of random vectors.  `work` is the number of entries of the memory for factors, in
-    FP64 or complex128; 0 if there is none.  `share` is the number of right-hand sides of a block.
+    FP64 or complex128; 0 if there is none.  `share` is the number of right-hand sides of a block.  `before`
+    is a launch that solves most systems, and leaves the others for this one.
     """
 
     name: str
@@ -82,6 +97,7 @@ class SolveShape(NamedTuple):
     probes: int
     work: int = 0
     share: int = 0
+    before: "SolveShape | None" = None
 
 
 class AcrossShape(NamedTuple):
@@ -126,7 +142,19 @@ def jordan_shapes(parts, banded):
     return [s for s in JORDAN_SHAPES[parts - 1] if not banded or s[0] <= JORDAN_BANDED]
 
 
-def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, definite=False, alone=False):
+def solve_shape(
+    count,
+    n,
+    k,
+    dtype,
+    banded,
+    *,
+    arch,
+    multiprocessors,
+    definite=False,
+    triangle=False,
+    alone=False,
+):
     """Return the `SolveShape` for `count` matrices of n rows, or None if they do not fit.
 
     Parameters
@@ -141,14 +169,21 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, definite=F
         Of the device.
     definite : bool
         True if the systems are positive definite.
+    triangle : bool
+        True if the systems are triangular or diagonal.
     alone : bool
         True for one system that is no stack.  False for a stack of one: the bits of an answer in a stack must
         not depend on `count`.
     """
     large = has_large_memory(arch_number(arch))
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
-    shape = _cholesky_shape(n, k, dtype, limit, alone) if definite and banded else None
-    if shape is None and k == ROWS_COLUMNS:
+    shape = before = None
+    slow = triangle or definite and n > INVERSE_DEFINITE[dtype.char]
+    if arch_number(arch) >= INVERSE_ARCH and k <= INVERSE_SIDES and not slow:
+        before = _inverse_shape(count, n, dtype, limit)
+    if before is None and definite and banded:
+        shape = _cholesky_shape(n, k, dtype, limit, alone)
+    if before is None and shape is None and k == ROWS_COLUMNS:
         shape = _rows_shape(count, n, dtype)
     shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
     if shape is None and shares <= (JORDAN_SHARES if alone else 1):
@@ -164,6 +199,10 @@ def solve_shape(count, n, k, dtype, banded, *, arch, multiprocessors, definite=F
         resident = min(shape.defines["RESIDENT"], by_memory) if large else 1
         blocks = min(count, multiprocessors * resident)
         shape = shape._replace(blocks=blocks, work=blocks * shape.work)
+    if before is not None:
+        most = multiprocessors * shape.defines["RESIDENT"]
+        before = before._replace(defines=before.defines | {"BANDED": int(banded)})
+        shape = shape._replace(blocks=min(shape.blocks, most), before=before)
     return shape._replace(defines=shape.defines | {"BANDED": int(banded)})
 
 
@@ -216,6 +255,23 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
     warps, pairs = threads // 32, (most // JORDAN_SIDES + 1) * JORDAN_ACROSS
     numbers = 2 * warps * 2 * pairs + JORDAN_SIDES * (most + 2) + most
     return 8 * parts * numbers + 4 * most + 16 * warps + n * (n | 1) * itemsize
+
+
+def _inverse_shape(count, n, dtype, limit):
+    """Return the shape of a launch that leaves few systems for another one, or None."""
+    for least, most, high, resident in INVERSE_SHAPES[dtype.char]:
+        shared = _inverse_bytes(most, _parts(dtype), dtype.itemsize)
+        if least <= n <= most and shared + STATIC <= limit:
+            defines = {"MOST": most, "HIGH": high, "RESIDENT": resident}
+            return SolveShape("solve_inverse", defines, count, 2 * most // high, shared, 0)
+    return None
+
+
+def _inverse_bytes(most, parts, itemsize):
+    """Return the bytes of shared memory of solve_inverse.cu, as its struct Room says."""
+    top = -(-most // 32) * 32 + 8
+    doubles, floats = parts * most + most, parts * (12 * most + 8 * top + most)
+    return 8 * doubles + 4 * floats + 8 * most + most * (most + 1) * itemsize
 
 
 def _cholesky_shape(n, k, dtype, limit, alone):

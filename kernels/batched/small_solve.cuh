@@ -21,6 +21,7 @@
 //   doubt   int[1] in the memory of the host, zero before the launch: the number of doubtful systems.  If it is above
 //           TOLD, there may be more, because not all further systems are counted.  If doubt is null, no system is
 //           judged, and doubtful is not written.
+//   left    char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
@@ -134,6 +135,20 @@ struct Limits {
     Index kind;
     double bound, least, safe, agrees;
 };
+
+// The first system from `slice` on, in steps of the grid, that a block of SIZE threads takes; `count` or more if there is
+// none.  If another launch has run before, `left` tells which systems it has not solved; else all are taken.
+template <int SIZE>
+__device__ __forceinline__ Index next_system(const char* left, Index slice, Index count) {
+    if (!left) return slice;
+    for (; slice < count; slice += Index(SIZE) * gridDim.x) {
+        const Index own = slice + Index(threadIdx.x) * gridDim.x;
+        const int first = own < count && left[own] ? SIZE - int(threadIdx.x) : 0;  // the largest is that of the first
+        const int best = int(over_block<SIZE / WARP>(first, larger));
+        if (best) return slice + Index(SIZE - best) * gridDim.x;
+    }
+    return slice;
+}
 
 // Numbers of one system as on the board: ||A||_inf, ||A||_1, the size of A^-1, and the step of a breakdown or 0.
 // `rests` and `sizes` below are max |b - A x| and max |x| of its k answers.

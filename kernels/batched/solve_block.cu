@@ -46,10 +46,10 @@ __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at)
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_block(
-    T_A* x, double* board, char* doubtful, int* doubt, Entry* work, const T_A* a, Index a_step, Index a_row,
-    Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
-    Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns,
-    Index columns
+    T_A* x, double* board, char* doubtful, int* doubt, const char* left, Entry* work, const T_A* a, Index a_step,
+    Index a_row, Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above,
+    Index mirror, Index kind, double bound, double near, double least, double safe, double agrees, Index count,
+    Index unknowns, Index columns
 ) {
     extern __shared__ __align__(16) char memory[];
     const int n = int(unknowns), k = int(columns), size = (n + PANEL - 1) / PANEL * PANEL;
@@ -60,7 +60,10 @@ tcs_solve_block(
     const Room room(memory, size);
     Entry* of_block = work + Index(blockIdx.x) * size * size;
 
-    for (Index slice = blockIdx.x; slice < count; slice += gridDim.x) {
+    for (
+        Index slice = next_system<THREADS>(left, blockIdx.x, count); slice < count;
+        slice = next_system<THREADS>(left, slice + gridDim.x, count)
+    ) {
         const Reading read = {a + PARTS * slice * a_step, a_row, a_col, {below, above, mirror}};
         const Sides sides = {b + PARTS * slice * b_step, b_row, b_col};
         T_A* answers = x + PARTS * slice * n * k;

@@ -263,9 +263,9 @@ __device__ __forceinline__ double residual(const Room& room, int c, Side b, doub
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_jordan(
-    T_A* x, double* board, char* doubtful, int* doubt, const T_A* a, Index a_step, Index a_row, Index a_col,
-    const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror, Index kind,
-    double bound, double near, double least, double safe, double agrees, Index count, Index unknowns, Index columns,
+    T_A* x, double* board, char* doubtful, int* doubt, const char* left, const T_A* a, Index a_step, Index a_row,
+    Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
+    Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns, Index columns,
     Index share
 ) {
     extern __shared__ __align__(16) char memory[];
@@ -273,126 +273,134 @@ tcs_solve_jordan(
     const int n = int(unknowns), all = int(columns), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const int shares = (all + int(share) - 1) / int(share), first_side = blockIdx.x % shares * int(share);
     const int k = min(int(share), all - first_side);
-    const Index slice = blockIdx.x / shares;
     const Room room(memory, n);
-    T_A* answers = x + PARTS * (slice * n * all + first_side);
-    const T_A* given_a = a + PARTS * slice * a_step;
-    const T_A* given_b = b + PARTS * (slice * b_step + first_side * b_col);
-    const auto side = [&](int i, int c) { return number(given_b, i * b_row + c * b_col); };
+    for (
+        Index slice = next_system<THREADS>(left, blockIdx.x / shares, count); slice < count;
+        slice = next_system<THREADS>(left, slice + gridDim.x, count)
+    ) {
+        T_A* answers = x + PARTS * (slice * n * all + first_side);
+        const T_A* given_a = a + PARTS * slice * a_step;
+        const T_A* given_b = b + PARTS * (slice * b_step + first_side * b_col);
+        const auto side = [&](int i, int c) { return number(given_b, i * b_row + c * b_col); };
 
-    // Neighbouring lanes copy neighbours in memory.
-    const bool by_rows = a_col <= a_row;
-    const Index line = by_rows ? a_row : a_col, next = by_rows ? a_col : a_row;
-    const int to_line = by_rows ? room.stride : 1, to_next = by_rows ? 1 : room.stride;
-    const T_A* from = given_a + PARTS * (warp * line + lane * next);
-    Given* to = room.a + warp * to_line + lane * to_next;
-    #pragma unroll 2
-    for (int major = warp; major < n; major += WARPS, from += PARTS * WARPS * line, to += WARPS * to_line) {
-        #pragma unroll
-        for (int q = 0; q < MOST; q += WARP) {
-            if (lane + q < n) copy_entry(to + q * to_next, from + PARTS * q * next);
+        // Neighbouring lanes copy neighbours in memory.
+        const bool by_rows = a_col <= a_row;
+        const Index line = by_rows ? a_row : a_col, next = by_rows ? a_col : a_row;
+        const int to_line = by_rows ? room.stride : 1, to_next = by_rows ? 1 : room.stride;
+        const T_A* from = given_a + PARTS * (warp * line + lane * next);
+        Given* to = room.a + warp * to_line + lane * to_next;
+        #pragma unroll 2
+        for (int major = warp; major < n; major += WARPS, from += PARTS * WARPS * line, to += WARPS * to_line) {
+            #pragma unroll
+            for (int q = 0; q < MOST; q += WARP) {
+                if (lane + q < n) copy_entry(to + q * to_next, from + PARTS * q * next);
+            }
         }
-    }
-    for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {  // random vectors fill the slots
-        const int c = e / MOST, i = e % MOST;
-        Number v = {0.0, 0.0};
-        if (i < n) v = c < k ? side(i, c) : Number{random_probe(i, c - k), 0.0};
-        save(room.sides[c * LD + i], v);
-    }
-    wait_for_copies();
-    __syncthreads();
+        for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {  // random vectors fill the slots
+            const int c = e / MOST, i = e % MOST;
+            Number v = {0.0, 0.0};
+            if (i < n) v = c < k ? side(i, c) : Number{random_probe(i, c - k), 0.0};
+            save(room.sides[c * LD + i], v);
+        }
+        wait_for_copies();
+        __syncthreads();
 
-    Seen seen;
-    const bool mirrored = BANDED && mirror;  // then the norms of rows and of columns are the same
-    if (BANDED) {
-        // No thread writes what another one reads: the mirror image of an entry that is not read keeps its value.
-        const Band band(below, above, mirror);
+        Seen seen;
+        const bool mirrored = BANDED && mirror;  // then the norms of rows and of columns are the same
+        if (BANDED) {
+            // No thread writes what another one reads: the mirror image of an entry that is not read keeps its value.
+            const Band band(below, above, mirror);
+            for_rows(n, [&](int i) {
+                #pragma unroll 4
+                for (int j = 0; j < n; ++j) {
+                    const Number given = room(i, j);
+                    const Number other = band.mirror && !band.reads(i, j) ? room(j, i) : Number{0.0, 0.0};
+                    const Number stands = band.stands(i, j, given, other);
+                    seen.note(band, i, j, given, stands);
+                    if (band.changes(i, j)) store(reinterpret_cast<T_A*>(room.a), i * room.stride + j, stands);
+                }
+            });
+            __syncthreads();
+        }
+        double inf = 0, one = 0;
         for_rows(n, [&](int i) {
+            double of_row = 0, of_column = 0;
             #pragma unroll 4
             for (int j = 0; j < n; ++j) {
-                const Number given = room(i, j);
-                const Number other = band.mirror && !band.reads(i, j) ? room(j, i) : Number{0.0, 0.0};
-                const Number stands = band.stands(i, j, given, other);
-                seen.note(band, i, j, given, stands);
-                if (band.changes(i, j)) store(reinterpret_cast<T_A*>(room.a), i * room.stride + j, stands);
+                of_row += modulus(room(i, j));
+                if (!mirrored) of_column += modulus(room(j, i));
             }
+            inf = larger(inf, of_row), one = larger(one, of_column);
         });
-        __syncthreads();
-    }
-    double inf = 0, one = 0;
-    for_rows(n, [&](int i) {
-        double of_row = 0, of_column = 0;
-        #pragma unroll 4
-        for (int j = 0; j < n; ++j) {
-            of_row += modulus(room(i, j));
-            if (!mirrored) of_column += modulus(room(j, i));
+        inf = over_block<WARPS>(inf, larger), one = mirrored ? inf : over_block<WARPS>(one, larger);
+        if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
+            for_rows(n, [&](int i) {
+                for (int j = 0; j < n; ++j) {
+                    const Number v = room(i, j);
+                    seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
+                }
+            });
         }
-        inf = larger(inf, of_row), one = larger(one, of_column);
-    });
-    inf = over_block<WARPS>(inf, larger), one = mirrored ? inf : over_block<WARPS>(one, larger);
-    if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
-        for_rows(n, [&](int i) {
-            for (int j = 0; j < n; ++j) {
-                const Number v = room(i, j);
-                seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
-            }
-        });
-    }
 
-    // First the answers are computed.  Then each answer that misses the bound is corrected, and the better of the two
-    // is kept.  Then, for the few matrices that may be singular to working precision, the columns of A^-1 are computed.
-    Measured found = {inf, one, 0.0, 0.0};
-    double of_inverse = 0;
-    const auto nothing = [](int, Number) {};
-    int job = -1;  // -1: all answers; then the answer that is corrected; from k on, part job - k of the columns of A^-1
-    const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };
-    const auto of_b = [&](int i) { return side(i, job); };
-    #pragma unroll 1
-    while (true) {
-        eliminate(room, kind);
-        if (job < 0) {
-            found.broken = first_broken(room, kind), found.grown = largest_sum(room, k, SLOTS);
-            #pragma unroll 1
-            for (int c = 0; c < k; ++c) {
-                const double size = keep_rounded(room, c, [&](int i) { return load(room.sides[c * LD + i]); });
-                const double rest = residual(room, c, [&](int i) { return side(i, c); }, inf, size, nothing);
-                for_rows(n, [&](int i) { store(answers, Index(i) * all + c, load(room.sides[c * LD + i])); });
-                if (threadIdx.x == 0) rests[c] = rest, sizes[c] = size;
+        // First the answers are computed.  Then each answer that misses the bound is corrected, and the better of the
+        // two is kept.  Then, for the few matrices that may be singular to working precision, the columns of A^-1 are
+        // computed.
+        Measured found = {inf, one, 0.0, 0.0};
+        double of_inverse = 0;
+        const auto nothing = [](int, Number) {};
+        // -1: all answers; then the answer that is corrected; from k on, part job - k of the columns of A^-1.
+        int job = -1;
+        const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };
+        const auto of_b = [&](int i) { return side(i, job); };
+        #pragma unroll 1
+        while (true) {
+            eliminate(room, kind);
+            if (job < 0) {
+                found.broken = first_broken(room, kind), found.grown = largest_sum(room, k, SLOTS);
+                #pragma unroll 1
+                for (int c = 0; c < k; ++c) {
+                    const double size = keep_rounded(room, c, [&](int i) { return load(room.sides[c * LD + i]); });
+                    const double rest = residual(room, c, [&](int i) { return side(i, c); }, inf, size, nothing);
+                    for_rows(n, [&](int i) { store(answers, Index(i) * all + c, load(room.sides[c * LD + i])); });
+                    if (threadIdx.x == 0) rests[c] = rest, sizes[c] = size;
+                }
+            } else if (job < k) {
+                const double rest = rests[job], size = sizes[job];
+                const auto corrected = [&](int i) { return plus(answer(i), load(room.sides[LD + i])); };
+                const double new_size = keep_rounded(room, 0, corrected);
+                const double new_rest = residual(room, 0, of_b, inf, new_size, nothing);
+                if (new_rest * size < rest * new_size) {
+                    for_rows(n, [&](int i) { store(answers, Index(i) * all + job, load(room.sides[i])); });
+                    if (threadIdx.x == 0) rests[job] = new_rest, sizes[job] = new_size;
+                }
+            } else {
+                of_inverse = larger(of_inverse, largest_sum(room, 0, min(SLOTS, n - SLOTS * (job - k))));
             }
-        } else if (job < k) {
-            const double rest = rests[job], size = sizes[job];
-            const auto corrected = [&](int i) { return plus(answer(i), load(room.sides[LD + i])); };
-            const double new_size = keep_rounded(room, 0, corrected);
-            const double new_rest = residual(room, 0, of_b, inf, new_size, nothing);
-            if (new_rest * size < rest * new_size) {
-                for_rows(n, [&](int i) { store(answers, Index(i) * all + job, load(room.sides[i])); });
-                if (threadIdx.x == 0) rests[job] = new_rest, sizes[job] = new_size;
+            __syncthreads();
+            do ++job; while (job < k && rests[job] <= bound * inf * sizes[job]);
+            if (job < k) {
+                keep_rounded(room, 0, answer);
+                residual(room, 0, of_b, inf, sizes[job], [&](int i, Number r) { save(room.sides[LD + i], r); });
+                continue;
             }
-        } else {
-            of_inverse = larger(of_inverse, largest_sum(room, 0, min(SLOTS, n - SLOTS * (job - k))));
+            const int first = SLOTS * (job - k);
+            if (!found.is_near(near) || first >= n) break;
+            for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {
+                save(room.sides[e / MOST * LD + e % MOST], {double(e % MOST == first + e / MOST), 0.0});
+            }
+            __syncthreads();
         }
-        __syncthreads();
-        do ++job; while (job < k && rests[job] <= bound * inf * sizes[job]);
-        if (job < k) {
-            keep_rounded(room, 0, answer);
-            residual(room, 0, of_b, inf, sizes[job], [&](int i, Number r) { save(room.sides[LD + i], r); });
-            continue;
-        }
-        const int first = SLOTS * (job - k);
-        if (!found.is_near(near) || first >= n) break;
-        for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {
-            save(room.sides[e / MOST * LD + e % MOST], {double(e % MOST == first + e / MOST), 0.0});
-        }
-        __syncthreads();
-    }
-    if (job > k) found.grown = of_inverse;
+        if (job > k) found.grown = of_inverse;
 
-    if (BANDED) {
-        seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
+        if (BANDED) {
+            seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
+        }
+        seen.beyond = __syncthreads_or(seen.beyond), seen.spoilt = __syncthreads_or(seen.spoilt);
+        seen.zero = __syncthreads_or(seen.zero);
+        const Limits limits = {kind, bound, least, safe, agrees};
+        if (threadIdx.x == 0) {
+            found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubt, first_side, all);
+        }
+        __syncthreads();  // the next system uses the same memory
     }
-    seen.beyond = __syncthreads_or(seen.beyond), seen.spoilt = __syncthreads_or(seen.spoilt);
-    seen.zero = __syncthreads_or(seen.zero);
-    if (threadIdx.x != 0) return;
-    const Limits limits = {kind, bound, least, safe, agrees};
-    found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubt, first_side, all);
 }

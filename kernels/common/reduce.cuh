@@ -47,6 +47,14 @@ __device__ __forceinline__ int largest_of_warp(int v) {
 #endif
 }
 
+__device__ __forceinline__ unsigned largest_of_warp(unsigned v) {
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, v);
+#else
+    return largest_of_lanes(v);
+#endif
+}
+
 // The smallest of a warp; an `int` must not be INT_MIN.
 __device__ __forceinline__ int smallest_of_warp(int v) { return -largest_of_warp(-v); }
 
@@ -77,5 +85,41 @@ template <int WARPS, typename Join>
 __device__ __forceinline__ double over_block(double v, Join join) {
     double one[1] = {v};
     all_over_block<WARPS>(one, join);
+    return one[0];
+}
+
+// The largest v >= 0 of the block, for each of VALUES numbers; NaN if one of them is NaN.  As integers, the bits of
+// such numbers compare like the numbers.  Of two calls in turn, one has FLIP 0 and the other FLIP 1, so that no thread
+// writes what others still read.
+template <int WARPS, int FLIP, int VALUES>
+__device__ __forceinline__ void largest_of_block(double (&v)[VALUES]) {
+    using Bits = unsigned long long;
+    __shared__ Bits of_warp[2][VALUES][WARPS];
+    #pragma unroll
+    for (int q = 0; q < VALUES; ++q) {
+        const unsigned high = __double2hiint(v[q]), low = __double2loint(v[q]);
+        const unsigned most = largest_of_warp(high), rest = largest_of_warp(high == most ? low : 0u);
+        v[q] = __hiloint2double(int(most), int(rest));
+        if (WARPS > 1 && threadIdx.x % WARP == 0) of_warp[FLIP][q][threadIdx.x / WARP] = Bits(most) << 32 | rest;
+    }
+    if constexpr (WARPS == 1) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+        #pragma unroll
+        for (int q = 0; q < VALUES; ++q) {
+            Bits most = of_warp[FLIP][q][0];
+            #pragma unroll
+            for (int w = 1; w < WARPS; ++w) most = max(most, of_warp[FLIP][q][w]);
+            v[q] = __longlong_as_double(most);
+        }
+    }
+}
+
+// The same for one number.
+template <int WARPS, int FLIP>
+__device__ __forceinline__ double largest_of_block(double v) {
+    double one[1] = {v};
+    largest_of_block<WARPS, FLIP>(one);
     return one[0];
 }

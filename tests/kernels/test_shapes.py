@@ -39,8 +39,8 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_but_three_runs_from_turing_on():
-    later = {"cholesky_squares": 80, "split_once": 90, "gemm_wgmma": 90}
+def test_every_kernel_but_four_runs_from_turing_on():
+    later = {"cholesky_squares": 80, "solve_inverse": 80, "split_once": 90, "gemm_wgmma": 90}
     for name in KERNELS:
         for arch in ("sm_75", "sm_80", "sm_89"):
             assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
@@ -371,12 +371,15 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
     known = {
         name: {frozenset(v.items()) for v in KERNELS[name].variants_for(arch)}
-        for name in ("solve_rows", "solve_jordan", "solve_cholesky", "solve_block")
+        for name in ("solve_rows", "solve_jordan", "solve_cholesky", "solve_block", "solve_inverse")
+        if compiler.supported(name, arch)
     }
     limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
     largest, names = 0, set()
     bands = ((False, False), (True, False), (True, True))
-    for n, k, (banded, definite) in itertools.product(range(1, 1100), (1, 5, 6, 7, 20, 40), bands):
+    for n, k, (banded, definite) in itertools.product(
+        range(1, 1100), (1, 2, 3, 6, 7, 20, 40), bands
+    ):
         how = {"arch": arch, "multiprocessors": 132, "definite": definite}
         shape = solve_shape(1000, n, k, dtype, banded, **how)
         if shape is None:
@@ -385,6 +388,11 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
         assert n <= shape.defines.get("MOST", 216) and 0 < shape.blocks <= 1000 * 32
         assert shape.shared <= limit and (shape.work > 0) == (shape.name == "solve_block")
         assert shape.probes >= (1 if dtype.char in "dD" else 2)
+        if before := shape.before:
+            assert frozenset((number | before.defines).items()) in known[before.name]
+            assert n <= before.defines["MOST"] and before.blocks == 1000 and before.shared <= limit
+            assert k <= 2 and shape.name in ("solve_jordan", "solve_block")
+            names.add(before.name)
         largest, names = max(largest, n if k == 1 else 0), names | {shape.name}
     assert names == set(known) - ({"solve_cholesky"} if dtype.kind == "c" else set())
     assert largest >= (1024 if limit > 200_000 else 88)
@@ -450,15 +458,34 @@ def test_real_positive_definite_systems_have_cholesky_factors(arch, most, dtype,
         how = {"arch": arch, "multiprocessors": 9, "definite": True} | how
         return solve_shape(50, n, k, np.dtype(dtype), True, **how)
 
-    for n in (33, 64, 65, most):
+    by_inverse = {"d": 48, "f": 96}[dtype] if arch != "sm_75" else 32
+    for n in (by_inverse + 1, 112, most):
         assert shape(n).name == "solve_cholesky" and shape(n).probes == 7
         assert shape(n, columns) == shape(n)._replace(probes=8 - columns)
         if n < most:
             assert shape(n, columns + 1).shared > shape(n).shared
         assert shape(n, definite=False).name != "solve_cholesky"
         assert shape(n, alone=True).threads >= 256
-    assert shape(32).name != "solve_cholesky"
+    assert shape(by_inverse).name != "solve_cholesky"
     assert (larger := shape(most + 1)) is None or larger.name == "solve_block"
+
+
+@pytest.mark.parametrize("dtype", "fdFD")
+def test_an_inverse_in_fp32_comes_before_a_kernel_that_solves_what_it_leaves(dtype):
+    """Not on Turing, not for triangles, and not for many right-hand sides."""
+
+    def shape(n, k=1, count=9000, **how):
+        how = {"arch": "sm_90a", "multiprocessors": 132} | how
+        return solve_shape(count, n, k, np.dtype(dtype), how.pop("banded", False), **how)
+
+    sizes = [n for n in range(1, 200) if shape(n).before]
+    assert sizes[0] == (25 if dtype == "d" else 9) and sizes[-1] == (96 if dtype == "D" else 128)
+    for n in sizes:
+        assert shape(n).before.name == "solve_inverse" and shape(n).before.blocks == 9000
+        assert shape(n).blocks <= 132 * shape(n).defines["RESIDENT"]
+        assert shape(n, count=1).blocks == shape(n, count=1, alone=True).before.blocks == 1
+        others = shape(n, 3), shape(n, arch="sm_75"), shape(n, banded=True, triangle=True)
+        assert not any(other and other.before for other in others)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_89"])

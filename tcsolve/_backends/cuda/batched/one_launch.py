@@ -1,12 +1,13 @@
-"""Kernels that solve and verify small systems in one launch, or verify a large system in one launch."""
+"""Kernels that solve and verify small systems in one or two launches, or verify a large system in one."""
 
 import functools
 import threading
+from typing import NamedTuple
 
 import cupy
 import numpy as np
 
-from tcsolve._backends.cuda.runtime import current_device
+from tcsolve._backends.cuda.runtime import compiler, current_device
 from tcsolve._backends.cuda.runtime.prepared_launch import launch, macros, prepared, steps
 from tcsolve.kernels.arch import FAST_FP64, arch_number
 from tcsolve.kernels.launch_shapes import MEASURE_THREADS, measure_shape
@@ -27,6 +28,11 @@ TRIANGLE = 2
 # A**-1.  For p vectors the multiple is the pth root.  Only about one of 10**4 matrices with an rcond below
 # epsilon has an estimate above this multiple; see `look_at` in `tcsolve._solve.vendor.measure`.
 NEAR = 1e4
+# The least 1 / (||A||_1 ||A^-1||_1) for which an inverse in FP32 is taken for accurate.  For positive
+# definite matrices the signs of the pivots have to be certain, too.
+TRUSTED = {"general": 2.0**-23, "positive definite": 2.0**-13}
+# Kernels that can run after solve_inverse.cu.
+TAKE_LEFT = ("solve_jordan", "solve_block")
 # Number of rows of `board` (see `Stacks.solve_at_once`), without the two for each right-hand side.
 NUMBERS = 9
 # The indices of the doubtful systems if there are none.
@@ -142,30 +148,62 @@ def _solve(a, b, systems, results, limits):
     `systems` is (kind, band, alone).
     """
     how = cupy.cuda.runtime.getDevice(), b.shape, a.dtype.char, systems, limits
-    (launch, work, of_b), x = _prepared(*how), cupy.empty(b.shape, b.dtype)
-    memory = (cupy.empty(work, np.result_type(a.dtype, np.float64)),) if work else ()
-    launch((x, *results, *memory, *steps(a), *steps(b)[:of_b]))
+    launches, x = _prepared(*how), cupy.empty(b.shape, b.dtype)
+    of_systems = *steps(a), *steps(b)
+    if launches.before:
+        results = *results, cupy.empty(len(b), bool)
+        launches.before((x, *results, *of_systems))
+    elif launches.takes_left:
+        results = *results, None
+    if launches.work:
+        results = *results, cupy.empty(launches.work, np.result_type(a.dtype, np.float64))
+    launches.last((x, *results, *of_systems[: 4 + launches.of_b]))
     return x
+
+
+class _Launches(NamedTuple):
+    """The launches that solve small systems; each is called with the arrays, and their strides.
+
+    `before` leaves systems for `last`; it may be None.  `work` is the number of entries of the work memory of
+    `last`, and `of_b` the number of its arguments that describe b.
+    """
+
+    before: object
+    last: object
+    takes_left: bool  # whether `last` has an argument for the systems that `before` has left
+    work: int
+    of_b: int
 
 
 @functools.lru_cache(maxsize=256)
 def _prepared(device, shape, char, systems, limits):
-    """Return (launch, entries of its work memory, how many arguments describe b).
-
-    launch(arrays) launches with the arrays, and their strides, as its first arguments.
-    """
+    """Return the `_Launches`."""
     (m, n, k), (kind, band, _), dtype = shape, systems, np.dtype(char)
     taken, (bound, near, *others) = _shape(shape, dtype, systems), limits
+    eps = float(np.finfo(dtype).eps)
     if near is None:
-        near = NEAR ** (1 / taken.probes) * float(np.finfo(dtype).eps)
-    how = (*(band or ALL_READ), KINDS.get(kind, TRIANGLE), *map(float, (bound, near, *others)))
-    is_rows = taken.name == "solve_rows"
-    of_b = 3 if is_rows else 4
-    arrays = [None] * (4 + bool(taken.work) + 4 + of_b)  # x, results, work memory, a, b
-    numbers = (m, n) if is_rows else (m, n, k, *((taken.share,) if taken.share else ()))
-    entry, defines = (taken.name, "tcs_" + taken.name), macros(dtype) | taken.defines
-    args, grid, block = (*arrays, *how, *numbers), (taken.blocks, 1), (taken.threads, 1)
-    return prepared(entry, grid, block, args, defines, taken.shared), taken.work, of_b
+        near = NEAR ** (1 / taken.probes) * eps
+    of_b, takes_left = 3 if taken.name == "solve_rows" else 4, taken.name in TAKE_LEFT
+
+    def prepare(taken, of_b, arrays, near, numbers):
+        entry, defines = (taken.name, "tcs_" + taken.name), macros(dtype) | taken.defines
+        of_systems = *(band or ALL_READ), KINDS.get(kind, TRIANGLE)
+        args = (
+            *[None] * (arrays + 4 + of_b),
+            *of_systems,
+            *map(float, (bound, near, *others)),
+            *numbers,
+        )
+        return prepared(entry, (taken.blocks, 1), (taken.threads, 1), args, defines, taken.shared)
+
+    before = None
+    if taken.before:
+        kernels = [(shape.name, macros(dtype) | shape.defines) for shape in (taken.before, taken)]
+        compiler.compile_ahead(current_device.arch(device), kernels)
+        before = prepare(taken.before, 4, 5, max(8 * eps, TRUSTED[kind]), (m, n, k))
+    numbers = (m, n) if of_b == 3 else (m, n, k, *((taken.share,) if taken.share else ()))
+    last = prepare(taken, of_b, 4 + takes_left + bool(taken.work), near, numbers)
+    return _Launches(before, last, takes_left, taken.work, of_b)
 
 
 def _shape(shape, dtype, systems):
@@ -179,6 +217,7 @@ def _shape_on(device, shape, dtype, systems):
         "arch": current_device.arch(device),
         "multiprocessors": current_device.multiprocessors(),
         "definite": kind == "positive definite",
+        "triangle": kind not in KINDS,
         "alone": alone,
     }
     return solve_shape(*shape, dtype, band is not None, **how)

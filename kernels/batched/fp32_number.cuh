@@ -1,0 +1,55 @@
+// Real and complex numbers in FP32, and products of small matrices of them on the tensor cores.
+//
+// The file that includes this one defines COMPLEX (0 or 1).
+#pragma once
+
+#include "common/common.cuh"
+#include "gemm/gemm.cuh"
+
+struct Small { float re, im; };
+
+__device__ __forceinline__ float inverse_of(float v) {
+    float y;
+    asm volatile("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
+    return y;
+}
+__device__ __forceinline__ Small inverse_of(Small v) {
+    if (!COMPLEX) return {inverse_of(v.re), 0.0f};
+    const float d = inverse_of(fmaf(v.re, v.re, v.im * v.im));
+    return {v.re * d, -v.im * d};
+}
+__device__ __forceinline__ Small times(Small u, Small v) {
+    if (!COMPLEX) return {u.re * v.re, 0.0f};
+    return {fmaf(u.re, v.re, -u.im * v.im), fmaf(u.re, v.im, u.im * v.re)};
+}
+// w - u v.
+__device__ __forceinline__ Small less(Small w, Small u, Small v) {
+    if (!COMPLEX) return {fmaf(-u.re, v.re, w.re), 0.0f};
+    return {fmaf(u.im, v.im, fmaf(-u.re, v.re, w.re)), fmaf(-u.im, v.re, fmaf(-u.re, v.im, w.im))};
+}
+
+__device__ __forceinline__ Small of_lane(Small v, int lane) {
+    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0f};
+}
+
+// Two TF32 numbers whose sum is v, up to the rounding of `lo`.  The tensor cores ignore the last 13 bits.
+struct Halves {
+    unsigned hi, lo;
+    __device__ __forceinline__ Halves(float v = 0) : hi(__float_as_uint(v) & 0xffffe000u) {
+        lo = __float_as_uint(v - __uint_as_float(hi));
+    }
+    __device__ __forceinline__ void negate() { hi ^= 0x80000000u, lo ^= 0x80000000u; }
+};
+
+// Adds a term of the product a b to d, for a 16 x 8 and b 8 x 8 (gemm.cuh): 0 lo hi, 1 hi lo, 2 hi hi.  The smallest
+// term, lo lo, is left out.
+__device__ __forceinline__ void add_term(int term, float (&d)[4], const Halves (&a)[4], const Halves (&b)[2]) {
+    unsigned u[4], v[2];
+    #pragma unroll
+    for (int e = 0; e < 4; ++e) u[e] = term == 0 ? a[e].lo : a[e].hi;
+    #pragma unroll
+    for (int e = 0; e < 2; ++e) v[e] = term == 1 ? b[e].lo : b[e].hi;
+#if __CUDA_ARCH__ >= 800
+    mma(tf32{}, d, u, v);
+#endif
+}

@@ -1,0 +1,182 @@
+// Solves and verifies systems of at most MOST unknowns in one launch, by an inverse in FP32 and refinement in FP64.  A
+// block takes one matrix.  small_solve.cuh describes most arguments.
+//
+//   b_col, columns  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
+//   x         [count][n][columns].
+//   board     its last rows are max |b - A x| for each right-hand side, then max |x| for each.
+//   left      char[count]: 1 for each system that another launch must solve, because its answers miss the bound or
+//             because the inverse may be inaccurate; else 0.  Nothing is reported about these systems.
+//   trusted   the least 1 / (||A||_1 ||A^-1||_1) for which the inverse is taken for accurate.
+//
+// The matrix stays in shared memory for the residuals.  x is refined until it meets the bound, as long as a step
+// divides the residual by at least 4.
+//
+// Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room`.
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 HIGH), HIGH (1 or 2), RESIDENT
+// (blocks on a multiprocessor).  Needs compute capability 8.
+
+#include "batched/fp32_inverse.cuh"
+
+constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
+
+// A row of the matrix for each thread if HIGH is 2, else half a row.  The other half belongs to the lane 16 places
+// away.
+struct OwnRow {
+    static constexpr int STEP = 8;
+    int i, first, last;  // columns first to last - 1, a multiple of STEP; rows and columns from n on count, too
+    bool is_first;
+
+    __device__ __forceinline__ explicit OwnRow(int n) {
+        const int lane = threadIdx.x % WARP, half = (n + 2 * STEP - 1) / (2 * STEP) * STEP;
+        if (HIGH == 1) {
+            i = 16 * (threadIdx.x / WARP) + lane % 16, is_first = lane < 16;
+            first = is_first ? 0 : half, last = first + half;
+        } else {
+            i = threadIdx.x, is_first = true, first = 0, last = (n + STEP - 1) / STEP * STEP;
+        }
+    }
+
+    template <typename Take>
+    __device__ __forceinline__ void for_columns(Take take) const {
+        #pragma unroll 1
+        for (int j = first; j < last; j += STEP) {
+            #pragma unroll
+            for (int q = 0; q < STEP; ++q) take(j + q);
+        }
+    }
+};
+
+__device__ __forceinline__ double of_row(double v) { return HIGH == 1 ? v + of_partner(v, 16) : v; }
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+tcs_solve_inverse(
+    T_A* x, double* board, char* doubtful, int* doubt, char* left, const T_A* a, Index a_step, Index a_row, Index a_col,
+    const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror, Index kind,
+    double bound, double trusted, double least, double safe, double agrees, Index count, Index unknowns, Index columns
+) {
+    extern __shared__ __align__(16) char memory[];
+    __shared__ double rests[MOST_SIDES], sizes[MOST_SIDES];
+    const int n = int(unknowns), k = int(columns), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const Index slice = blockIdx.x;
+    const Room room(memory, n);
+    T_A* answers = x + PARTS * slice * n * k;
+    const T_A* given_a = a + PARTS * slice * a_step;
+    const T_A* given_b = b + PARTS * slice * b_step;
+
+    // Neighbouring lanes copy neighbours in memory.
+    const bool by_rows = a_col <= a_row;
+    const Index along = by_rows ? a_row : a_col, next = by_rows ? a_col : a_row;
+    const int to_line = by_rows ? LD : 1, to_next = by_rows ? 1 : LD;
+    const T_A* from = given_a + PARTS * (warp * along + lane * next);
+    Given* to = room.a + warp * to_line + lane * to_next;
+    #pragma unroll 2
+    for (int major = warp; major < n; major += WARPS, from += PARTS * WARPS * along, to += WARPS * to_line) {
+        #pragma unroll
+        for (int q = 0; q < MOST; q += WARP) {
+            if (lane + q < n) copy_entry(to + q * to_next, from + PARTS * q * next);
+        }
+    }
+    if (threadIdx.x < MOST) {
+        room.steps[threadIdx.x] = -1;
+        #pragma unroll
+        for (int part = 0; part < PARTS; ++part) room.side[part * MOST + threadIdx.x] = 0;
+    }
+    if (n < MOST) {
+        for (int e = threadIdx.x; e < MOST * MOST; e += THREADS) {
+            const int i = e / MOST, j = e % MOST;
+            if (i >= n || j >= n) store(reinterpret_cast<T_A*>(room.a), i * LD + j, {double(i == j), 0.0});
+        }
+    }
+    wait_for_copies();
+    __syncthreads();
+
+    const OwnRow own(n);
+    Seen seen;
+    const bool mirrored = BANDED && mirror;  // then the norms of rows and of columns are the same
+    if (BANDED) {
+        // No thread writes what another one reads: the mirror image of an entry that is not read keeps its value.
+        const Band band(below, above, mirror);
+        #pragma unroll 4
+        for (int j = own.first; own.i < n && j < min(own.last, n); ++j) {
+            const Number given = room(own.i, j);
+            const Number other = band.mirror && !band.reads(own.i, j) ? room(j, own.i) : Number{0.0, 0.0};
+            const Number stands = band.stands(own.i, j, given, other);
+            seen.note(band, own.i, j, given, stands);
+            if (band.changes(own.i, j)) store(reinterpret_cast<T_A*>(room.a), own.i * LD + j, stands);
+        }
+        __syncthreads();
+    }
+    double norms[2] = {};  // the sum of a row, and of a column: ||A||_inf, ||A||_1
+    own.for_columns([&](int j) {
+        norms[0] += modulus(room(own.i, j));
+        if (!mirrored) norms[1] += modulus(room(j, own.i));
+    });
+    norms[0] = of_row(norms[0]), norms[1] = of_row(norms[1]);
+    if (own.i >= n) norms[0] = 1, norms[1] = 0;
+    if (own.is_first) room.scales[own.i] = power_to_one(norms[0]);
+    if (own.i >= n) norms[0] = 0;
+    largest_of_block<WARPS, 1>(norms);
+    const double inf = norms[0], one = mirrored ? inf : norms[1];
+    if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
+        for (int j = own.first; j < own.last; ++j) {
+            const Number v = room(own.i, j);
+            seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
+        }
+    }
+
+    Inverse inverse;
+    inverse.load(room);
+    bool good = !__syncthreads_or(!inverse.invert(room, kind));
+
+    #pragma unroll 1
+    for (int c = 0; c < k && good; ++c) {
+        const auto side = [&](int i) { return number(given_b, i * b_row + c * b_col); };
+        double top = 0;
+        if (threadIdx.x < MOST) save(room.x[threadIdx.x], {0.0, 0.0});
+        if (threadIdx.x < n) top = modulus(side(threadIdx.x)) * room.scales[threadIdx.x];
+        top = largest_of_block<WARPS, 0>(top);
+        const double to_one = power_to_one(top), back = power_to_one(to_one);
+        if (threadIdx.x < n) inverse.take(room, threadIdx.x, side(threadIdx.x), to_one);
+        wait_for_block();
+        double before = 1 / 0.0;
+        #pragma unroll 1
+        while (true) {
+            double size = 0;
+            inverse.apply(room, back, [&](int j, Number y) {
+                const Number v = rounded(plus(load(room.x[j]), y));
+                save(room.x[j], v), size = larger(size, modulus(v));
+            });
+            size = largest_of_block<WARPS, 1>(size);  // it waits until all entries are saved
+            const Number given = own.i < n ? side(own.i) : Number{0.0, 0.0};
+            const double most = inf * size + fabs(given.re) + fabs(given.im);
+            Residual sum;
+            sum.begin(own.is_first ? given : Number{0.0, 0.0}, most);
+            own.for_columns([&](int j) { sum.subtract(room(own.i, j), load(room.x[j])); });
+            const Number r = {
+                of_row(sum.re.sum - sum.re.constant) + of_row(sum.re.rest),
+                COMPLEX ? of_row(sum.im.sum - sum.im.constant) + of_row(sum.im.rest) : 0.0
+            };
+            if (own.i < n && own.is_first) inverse.take(room, own.i, r, to_one);
+            const double largest = largest_of_block<WARPS, 0>(own.i < n ? modulus(r) : 0.0);
+            if (threadIdx.x == 0) rests[c] = largest, sizes[c] = size;
+            if (largest <= bound * inf * size) break;
+            good = largest <= before / 4;
+            if (!good) break;
+            before = largest;
+        }
+        if (threadIdx.x < n) store(answers, Index(threadIdx.x) * k + c, load(room.x[threadIdx.x]));
+        __syncthreads();
+    }
+
+    Measured found = {inf, one, inverse.norm(room), 0.0};
+    good = !__syncthreads_or(!good) && 1 / one / found.grown >= trusted;
+    if (BANDED) {
+        seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
+    }
+    seen.beyond = __syncthreads_or(seen.beyond), seen.spoilt = __syncthreads_or(seen.spoilt);
+    seen.zero = __syncthreads_or(seen.zero);
+    if (threadIdx.x != 0) return;
+    left[slice] = !good;
+    const Limits limits = {kind, bound, least, safe, agrees};
+    if (good) found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubt, 0, k);
+}
