@@ -41,6 +41,7 @@ In batched/:
 - gemm_batched: tcs_gemm_batched, stacks of small products
 - solve_rows, solve_jordan, solve_cholesky, solve_block: tcs_solve_rows, tcs_solve_jordan,
   tcs_solve_cholesky, tcs_solve_block, solve and verify small systems and stacks in one launch
+- solve_inverse: tcs_solve_inverse, the same by an inverse in FP32; it leaves systems for another one
 - solve_across: tcs_solve_across, eliminates each system on many multiprocessors
 - cholesky_squares: tcs_pack_squares, tcs_factor_square, tcs_finish_column, tcs_solve_squares, Cholesky
   factors of real matrices, each by many multiprocessors

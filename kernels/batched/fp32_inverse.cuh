@@ -162,16 +162,15 @@ __device__ __forceinline__ int row_of(int run) {
 // The first of two neighbouring columns of a tile that a lane has.
 __device__ __forceinline__ int column_of_lane() { return 2 * (threadIdx.x % 4); }
 
-// The part of G - E that a lane needs.  E has a one for each pivot row, so that this row of W vanishes.
+// The part of G - E that a lane needs.  E has a one for each pivot row, so that this row of W vanishes.  A warp has the
+// same rows of G as of W.
 struct Step {
-    int pivot[RUNS];  // the number of the pivot of this panel that is in a row; others are not in 0 to 7
     Halves g[HIGH][PARTS][4], minus[HIGH][4];
     float tile[PARTS][2 * RUNS];  // the numbers of G that become those of the last tile
 
-    __device__ __forceinline__ void load(const Room& room, int p) {
+    // pivot[run] is the number of the pivot of this panel that is in a row; in other rows it is not in 0 to 7.
+    __device__ __forceinline__ Step(const Room& room, const int (&pivot)[RUNS]) {
         const int q = threadIdx.x % 4;
-        #pragma unroll
-        for (int run = 0; run < RUNS; ++run) pivot[run] = room.steps[row_of(run)] - PANEL * p;
         #pragma unroll
         for (int part = 0; part < PARTS; ++part) {
             #pragma unroll
@@ -238,14 +237,14 @@ struct Inverse {
                 good = good && fine;
             }
             wait_for_block();
-            Step step;
-            step.load(room, p);
+            int pivot[RUNS];
             #pragma unroll
             for (int run = 0; run < RUNS; ++run) {
-                if (unsigned(step.pivot[run]) < PANEL) copy_row(room, run, step.pivot[run]);
+                pivot[run] = room.steps[row_of(run)] - PANEL * p;
+                if (unsigned(pivot[run]) < PANEL) copy_row(room, run, pivot[run]);
             }
             wait_for_block();
-            update(room, step);
+            update(room, Step(room, pivot));
         }
         turned = (room.n + PANEL - 1) / PANEL;
         return good;
@@ -277,6 +276,7 @@ struct Inverse {
     // W becomes W + (G - E) U.
     __device__ __forceinline__ void update(const Room& room, const Step& step) {
         add_products<1, 2>(room, step);
+        __syncwarp();  // all lanes have read their part of G
         write_panel(room);
         add_products<2, TILES>(room, step);
         #pragma unroll

@@ -1,6 +1,6 @@
-// What solve_rows.cu, solve_jordan.cu, solve_cholesky.cu and solve_block.cu share: arguments, kinds of matrices,
-// arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu has only the kinds and the
-// arithmetic in common with them.
+// What solve_rows.cu, solve_inverse.cu, solve_jordan.cu, solve_cholesky.cu and solve_block.cu share: arguments, kinds
+// of matrices, arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu has only the kinds
+// and the arithmetic in common with them.
 //
 //   x      T_A (or pairs) [count][n]: the answers.
 //   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i
@@ -24,6 +24,7 @@
 //   left    char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
+//           In solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
 //           allowed.
@@ -32,7 +33,8 @@
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
 // Rounding: elimination or Cholesky in FP64, with multiplications by reciprocals of the pivots; solve_block.cu and
-// solve_cholesky.cu also multiply by inverses of triangular 8 x 8 blocks on the diagonal.  x is rounded to T_A; the
+// solve_cholesky.cu also multiply by inverses of triangular 8 x 8 blocks on the diagonal.  solve_inverse.cu has an
+// inverse in FP32, and refines x in FP64.  x is rounded to T_A; the
 // residual of that x is summed in two doubles.
 #pragma once
 
@@ -136,8 +138,8 @@ struct Limits {
     double bound, least, safe, agrees;
 };
 
-// The first system from `slice` on, in steps of the grid, that a block of SIZE threads takes; `count` or more if there is
-// none.  If another launch has run before, `left` tells which systems it has not solved; else all are taken.
+// The first system from `slice` on, in steps of the grid, that a block of SIZE threads takes; `count` or more if there
+// is none.  If another launch has run before, `left` tells which systems it has not solved; else all are taken.
 template <int SIZE>
 __device__ __forceinline__ Index next_system(const char* left, Index slice, Index count) {
     if (!left) return slice;

@@ -16,7 +16,8 @@
 //
 // Corrections and the columns of A^-1 are computed by eliminating the matrix in shared memory again.
 //
-// Grid count ceil(columns / share), block THREADS; shared memory: see `Room`.
+// Grid count ceil(columns / share), block THREADS; shared memory: see `Room`.  If `left` is given, share = columns, and
+// the grid has any number of blocks.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST, ACROSS (threads that share a row), THREADS, RESIDENT
 // (blocks on a multiprocessor).
 
@@ -265,8 +266,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_jordan(
     T_A* x, double* board, char* doubtful, int* doubt, const char* left, const T_A* a, Index a_step, Index a_row,
     Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
-    Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns, Index columns,
-    Index share
+    Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns,
+    Index columns, Index share
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ double rests[SLOTS], sizes[SLOTS];

@@ -1,6 +1,7 @@
 """Stacks and small systems on a device: bits do not depend on the other systems, however bad these are."""
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -117,11 +118,11 @@ def test_systems_that_an_inverse_in_fp32_does_not_solve_are_left_to_another_kern
     size = rows * np.abs(x).max(axis=(1, 2))
     accurate = [status in (Status.CONVERGED, Status.ILL_CONDITIONED) for status in found.statuses]
     assert all(accurate) and (rest <= found.bound * size * (1 + 1e-9)).all()
-    for s in (0, 5, 20, 30):
-        assert (
-            found.x[s : s + 1]
-            == tcsolve.solve(*map(cupy.asarray, (a[s : s + 1], b[s : s + 1])), assume_a=kind)
-        ).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tcsolve.LinAlgWarning)
+        for s in (0, 5, 20, 30):
+            some = cupy.asarray(a[s : s + 1]), cupy.asarray(b[s : s + 1])
+            assert (found.x[s : s + 1] == tcsolve.solve(*some, assume_a=kind)).all()
 
 
 @pytest.mark.parametrize("kind", ["general", "positive definite"])

@@ -224,7 +224,7 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
     if shape is None:
         assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
-    probes, dtype = shape.probes, np.dtype(dtype)
+    probes = shape.probes
     lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
