@@ -151,6 +151,7 @@ __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
         const int i = lane + WARP * r;
         if (MOST % WARP == 0 || i < MOST) write_eight(v[r], room.panel(0) + i * LD_PANEL, MOST * LD_PANEL);
     }
+    __syncwarp();  // all lanes have read the steps of their rows
     if (lane < PANEL) room.steps[own_row] = PANEL * p + lane, room.rows[PANEL * p + lane] = own_row;
     return good;
 }

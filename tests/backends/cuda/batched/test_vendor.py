@@ -224,7 +224,6 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
     if shape is None:
         assert n > 88  # every architecture solves complex systems of up to 88 unknowns
         skip_on_other_chips(f"{n} unknowns do not fit in shared memory")
-    probes = shape.probes
     lower = how == "turned"  # whether the lower triangle of a mirrored matrix is read
     for kind in KINDS if n < 250 else ("general", "positive definite"):
         a, b = matrices(None, dtype, m, n), right_hand_sides(dtype, m, n, k)
@@ -235,12 +234,12 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
             a[1], a[2, 0, 0] = 0, np.nan
         band = band_of(kind, lower, a.dtype)
         wanted, found = np.zeros((9 + 2 * k, m)), cupy.full((9 + 2 * k, m), -7.0)
-        HostVendor().solve_at_once(a, b, kind_of(kind), band, 0.0, wanted, probes=probes)
-
         # Every answer is corrected, or none.  An inverse in FP32 leaves all answers for another kernel, or
         # none.
         shape = shape_of(kind)
         by_inverse = n % 2 == 0 and shape.before is not None
+        of_host = a, b, kind_of(kind), band, 0.0, wanted
+        HostVendor().solve_at_once(*of_host, probes=shape.probes)
         bound = 0.0 if n % 2 else 4 * n**0.5 * float(np.finfo(dtype).eps) if by_inverse else 1.0
         args = strided(cupy, a, how), strided(cupy, b, how), kind_of(kind), band, bound
         x, found = vendor.solve_at_once(*args, found).get(), found.get()
