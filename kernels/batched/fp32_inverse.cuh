@@ -380,8 +380,8 @@ struct Inverse {
         }
     }
 
-    // ||A^-1||_1.
-    __device__ __forceinline__ double norm(const Room& room) const {
+    // The number of a column of A^-1, and the sum of its moduli, for each thread; others have zeros.
+    __device__ __forceinline__ double sum_of_column(const Room& room, int& number) const {
         float* const sums = room.panels;  // [WARPS][MOST]
         static_assert(WARPS * MOST <= MOST * LD_PANEL, "room for the sums");
         wait_for_block();
@@ -401,14 +401,13 @@ struct Inverse {
             }
         }
         wait_for_block();
-        double of_column = 0;
         const int c = (threadIdx.x + PANEL * turned) % MOST;
-        if (threadIdx.x < MOST && c < room.n) {
-            float sum = 0;
-            #pragma unroll
-            for (int of_warp = 0; of_warp < WARPS; ++of_warp) sum += sums[of_warp * MOST + threadIdx.x];
-            of_column = sum * room.scales[room.rows[c]];
-        }
-        return largest_of_block<WARPS, 0>(of_column);
+        number = 0;
+        if (threadIdx.x >= MOST || c >= room.n) return 0;
+        number = room.rows[c];
+        float sum = 0;
+        #pragma unroll
+        for (int of_warp = 0; of_warp < WARPS; ++of_warp) sum += sums[of_warp * MOST + threadIdx.x];
+        return sum * room.scales[number];
     }
 };

@@ -83,11 +83,13 @@ __device__ __forceinline__ void residual(
 }
 
 // Judges the answers of a system.  The first k columns in `factors` are the solutions for b, the others those for the
-// random vectors.  `seen` is what this thread has noted about the entries of A (reading.cuh).
+// random vectors.  `seen` is what this thread has noted about the entries of A (reading.cuh).  Unless `known` is
+// negative, the largest column of A^-1 is one of factors.columns() columns from this one on.
 template <typename Factors>
 __device__ __forceinline__ void judge_answers(
     Factors& factors, const Reading& read, const Sides& sides, T_A* answers, const Scratch& room, Sizes of,
-    const Limits& limits, double near, const Results& results, Index slice, double inf, double one, Seen& seen
+    const Limits& limits, double near, const Results& results, Index slice, double inf, double one, Seen& seen,
+    int known = -1
 ) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n = of.n, k = of.k;
     const int tiles = (k + of.probes) / 8;
@@ -164,7 +166,8 @@ __device__ __forceinline__ void judge_answers(
     // The norm of A^-1, for the few matrices that may be singular to working precision.
     if (found.is_near(near)) {
         double norm = 0;
-        for (int first = 0; first < factors.size; first += factors.columns()) {
+        const int from = known < 0 ? 0 : known, to = known < 0 ? factors.size : min(known + 1, factors.size);
+        for (int first = from; first < to; first += factors.columns()) {
             const int width = min(factors.columns(), factors.size - first);
             for (int e = threadIdx.x; e < factors.size * width; e += THREADS) {
                 const int i = e / width, c = e % width;

@@ -21,7 +21,9 @@
 //   doubt   int[1] in the memory of the host, zero before the launch: the number of doubtful systems.  If it is above
 //           TOLD, there may be more, because not all further systems are counted.  If doubt is null, no system is
 //           judged, and doubtful is not written.
-//   left    char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.
+//   left    char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.  Unless
+//           it is UNKNOWN, it is 1 plus the number of the largest column of A^-1.  Then ||A^-1||_1 is the largest norm
+//           of a few columns, this one included.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //           In solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32.
@@ -46,6 +48,7 @@
 // Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger than with two.
 constexpr int PROBES = sizeof(T_A) == sizeof(double) ? 1 : 2, SIDES = 1 + PROBES;
 constexpr int GENERAL = 0, DEFINITE = 1, TRIANGLE = 2;
+constexpr unsigned char UNKNOWN = 255;
 constexpr int TOLD = 256;  // doubtful systems whose numbers are told to the host
 
 struct Given { T_A part[PARTS]; };  // an entry of the caller's arrays
@@ -141,7 +144,7 @@ struct Limits {
 // The first system from `slice` on, in steps of the grid, that a block of SIZE threads takes; `count` or more if there
 // is none.  If another launch has run before, `left` tells which systems it has not solved; else all are taken.
 template <int SIZE>
-__device__ __forceinline__ Index next_system(const char* left, Index slice, Index count) {
+__device__ __forceinline__ Index next_system(const unsigned char* left, Index slice, Index count) {
     if (!left) return slice;
     for (; slice < count; slice += Index(SIZE) * gridDim.x) {
         const Index own = slice + Index(threadIdx.x) * gridDim.x;
@@ -150,6 +153,11 @@ __device__ __forceinline__ Index next_system(const char* left, Index slice, Inde
         if (best) return slice + Index(SIZE - best) * gridDim.x;
     }
     return slice;
+}
+
+// The first of the `width` columns that have the largest column of A^-1, or -1 if this column is not known.
+__device__ __forceinline__ int first_of_largest(const unsigned char* left, Index slice, int width) {
+    return left && left[slice] != UNKNOWN ? (left[slice] - 1) / width * width : -1;
 }
 
 // Numbers of one system as on the board: ||A||_inf, ||A||_1, the size of A^-1, and the step of a breakdown or 0.

@@ -46,10 +46,10 @@ __device__ __forceinline__ void copy_given(Entry& to, const T_A* from, Index at)
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_block(
-    T_A* x, double* board, char* doubtful, int* doubt, const char* left, Entry* work, const T_A* a, Index a_step,
-    Index a_row, Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above,
-    Index mirror, Index kind, double bound, double near, double least, double safe, double agrees, Index count,
-    Index unknowns, Index columns
+    T_A* x, double* board, char* doubtful, int* doubt, const unsigned char* left, Entry* work, const T_A* a,
+    Index a_step, Index a_row, Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below,
+    Index above, Index mirror, Index kind, double bound, double near, double least, double safe, double agrees,
+    Index count, Index unknowns, Index columns
 ) {
     extern __shared__ __align__(16) char memory[];
     const int n = int(unknowns), k = int(columns), size = (n + PANEL - 1) / PANEL * PANEL;
@@ -179,7 +179,8 @@ tcs_solve_block(
         const Results results = {board, doubtful, doubt, count};
         const Scratch scratch = {room.answer, room.rests, room.sizes};
         judge_answers(
-            lu, read, sides, answers, scratch, {n, k, probes}, limits, near, results, slice, inf, one, seen
+            lu, read, sides, answers, scratch, {n, k, probes}, limits, near, results, slice, inf, one, seen,
+            first_of_largest(left, slice, WIDTH)
         );
     }
 }

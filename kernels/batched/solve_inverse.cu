@@ -4,8 +4,9 @@
 //   b_col, columns  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
 //   x         [count][n][columns].
 //   board     its last rows are max |b - A x| for each right-hand side, then max |x| for each.
-//   left      char[count]: 1 for each system that another launch must solve, because its answers miss the bound or
-//             because the inverse may be inaccurate; else 0.  Nothing is reported about these systems.
+//   left      char[count]: 0 for each system that is solved.  Another launch must solve the others, because their
+//             answers miss the bound or because the inverse may be inaccurate; nothing is reported about them.  For
+//             these, 1 plus the number of the largest column of A^-1, or UNKNOWN.
 //   trusted   the least 1 / (||A||_1 ||A^-1||_1) for which the inverse is taken for accurate.
 //
 // The matrix stays in shared memory for the residuals.  x is refined until it meets the bound, as long as a step
@@ -18,6 +19,9 @@
 #include "batched/fp32_inverse.cuh"
 
 constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
+// The least 1 / (||A||_1 ||A^-1||_1) for which the largest column is told.  Where rcond is near epsilon in FP64, an
+// inverse in FP32 does not know this column.
+constexpr double TELLS = sizeof(T_A) == sizeof(float) ? 0x1p-30 : 2.0;
 
 // A row of the matrix for each thread if HIGH is 2, else half a row.  The other half belongs to the lane 16 places
 // away.
@@ -50,9 +54,10 @@ __device__ __forceinline__ double of_row(double v) { return HIGH == 1 ? v + of_p
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_inverse(
-    T_A* x, double* board, char* doubtful, int* doubt, char* left, const T_A* a, Index a_step, Index a_row, Index a_col,
-    const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror, Index kind,
-    double bound, double trusted, double least, double safe, double agrees, Index count, Index unknowns, Index columns
+    T_A* x, double* board, char* doubtful, int* doubt, unsigned char* left, const T_A* a, Index a_step, Index a_row,
+    Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
+    Index kind, double bound, double trusted, double least, double safe, double agrees, Index count, Index unknowns,
+    Index columns
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ double rests[MOST_SIDES], sizes[MOST_SIDES];
@@ -168,15 +173,21 @@ tcs_solve_inverse(
         __syncthreads();
     }
 
-    Measured found = {inf, one, inverse.norm(room), 0.0};
-    good = !__syncthreads_or(!good) && 1 / one / found.grown >= trusted;
+    int column;
+    const double of_column = inverse.sum_of_column(room, column), norm = largest_of_block<WARPS, 0>(of_column);
+    Measured found = {inf, one, norm, 0.0};
+    good = !__syncthreads_or(!good) && 1 / one / norm >= trusted;
+    int told = good ? 0 : UNKNOWN;
+    if (!good && 1 / one / norm >= TELLS) {  // the first one if there are several
+        told = 1 + MOST - int(largest_of_block<WARPS, 1>(of_column == norm ? double(MOST - column) : 0.0));
+    }
     if (BANDED) {
         seen.apart = over_block<WARPS>(seen.apart, larger), seen.largest = over_block<WARPS>(seen.largest, larger);
     }
     seen.beyond = __syncthreads_or(seen.beyond), seen.spoilt = __syncthreads_or(seen.spoilt);
     seen.zero = __syncthreads_or(seen.zero);
     if (threadIdx.x != 0) return;
-    left[slice] = !good;
+    left[slice] = told;
     const Limits limits = {kind, bound, least, safe, agrees};
     if (good) found.report(seen, limits, rests, sizes, k, slice, count, board, doubtful, doubt, 0, k);
 }

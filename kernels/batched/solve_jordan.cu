@@ -264,10 +264,10 @@ __device__ __forceinline__ double residual(const Room& room, int c, Side b, doub
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_jordan(
-    T_A* x, double* board, char* doubtful, int* doubt, const char* left, const T_A* a, Index a_step, Index a_row,
-    Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above, Index mirror,
-    Index kind, double bound, double near, double least, double safe, double agrees, Index count, Index unknowns,
-    Index columns, Index share
+    T_A* x, double* board, char* doubtful, int* doubt, const unsigned char* left, const T_A* a, Index a_step,
+    Index a_row, Index a_col, const T_A* b, Index b_step, Index b_row, Index b_col, Index below, Index above,
+    Index mirror, Index kind, double bound, double near, double least, double safe, double agrees, Index count,
+    Index unknowns, Index columns, Index share
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ double rests[SLOTS], sizes[SLOTS];
@@ -349,8 +349,9 @@ tcs_solve_jordan(
         Measured found = {inf, one, 0.0, 0.0};
         double of_inverse = 0;
         const auto nothing = [](int, Number) {};
-        // -1: all answers; then the answer that is corrected; from k on, part job - k of the columns of A^-1.
-        int job = -1;
+        // -1: all answers; then the answer that is corrected; from k on, SLOTS columns of A^-1, from `first` on.
+        int job = -1, first = 0;
+        const int known = first_of_largest(left, slice, SLOTS);
         const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };
         const auto of_b = [&](int i) { return side(i, job); };
         #pragma unroll 1
@@ -375,7 +376,7 @@ tcs_solve_jordan(
                     if (threadIdx.x == 0) rests[job] = new_rest, sizes[job] = new_size;
                 }
             } else {
-                of_inverse = larger(of_inverse, largest_sum(room, 0, min(SLOTS, n - SLOTS * (job - k))));
+                of_inverse = larger(of_inverse, largest_sum(room, 0, min(SLOTS, n - first)));
             }
             __syncthreads();
             do ++job; while (job < k && rests[job] <= bound * inf * sizes[job]);
@@ -384,8 +385,9 @@ tcs_solve_jordan(
                 residual(room, 0, of_b, inf, sizes[job], [&](int i, Number r) { save(room.sides[LD + i], r); });
                 continue;
             }
-            const int first = SLOTS * (job - k);
-            if (!found.is_near(near) || first >= n) break;
+            if (!found.is_near(near) || job > k && known >= 0) break;
+            first = known >= 0 ? known : SLOTS * (job - k);
+            if (first >= n) break;
             for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {
                 save(room.sides[e / MOST * LD + e % MOST], {double(e % MOST == first + e / MOST), 0.0});
             }

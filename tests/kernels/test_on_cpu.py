@@ -1,0 +1,177 @@
+"""The kernels for small systems run on the CPU: answers, statuses, and bits."""
+
+import numpy as np
+import pytest
+from launches_on_cpu import launch, steps
+from tcsolve.kernels.system_shapes import solve_shape
+
+from tcsolve._refine import stopping
+
+ALL_READ = 1 << 40, 1 << 40, 0
+KINDS = {"general": 0, "positive definite": 1, "upper triangular": 2}
+SEEN, MEASURED = 5, 4  # numbers of a system on the board, before those of its answers
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("kernels")
+
+
+def solved(folder, a, b, kind="general", band=None, *, arch="sm_80", seed=0):
+    """Return (x, board, left) of the kernels for small systems; `left` is None if one kernel is enough."""
+    (m, n, k), dtype = b.shape, a.dtype
+    how = {"definite": kind == "positive definite", "triangle": kind == "upper triangular"}
+    shape = solve_shape(m, n, k, dtype, band is not None, arch=arch, multiprocessors=2, **how)
+    eps, bound = float(np.finfo(dtype).eps), float(stopping.target(dtype, n))
+    number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
+    x, board = np.full(b.shape, np.nan, dtype), np.full((SEEN + MEASURED + 2 * k, m), -7.0)
+    of_systems, of_kind = (*steps(a), *steps(b)), (*(band or ALL_READ), KINDS[kind])
+    limits, sizes, left = (0.0, 0.0, 0.0), (m, n, k), None
+
+    def run(shape, args):
+        launch(
+            folder, shape.name, shape.blocks, shape.threads, args, number | shape.defines, seed=seed
+        )
+
+    if shape.before:
+        left = np.full(m, 99, np.uint8)
+        trusted = max(8 * eps, 2.0**-13 if how["definite"] else 2.0**-23)
+        args = x, board, None, None, left, *of_systems, *of_kind, bound, trusted, *limits, *sizes
+        run(shape.before, args)
+        assert np.isnan(x[left == 99]).all() and not (left == 99).any()
+    results = [x, board, None, None]
+    if shape.name in ("solve_jordan", "solve_block"):
+        results.append(left)
+    if shape.work:
+        results.append(np.empty(shape.work, np.result_type(dtype, np.float64)))
+    numbers = sizes + ((shape.share,) if shape.share else ())
+    if shape.name == "solve_rows":
+        of_systems, numbers = of_systems[:-1], (m, n)
+    near = 1e4 ** (1 / shape.probes) * eps
+    run(shape, (*results, *of_systems, *of_kind, bound, near, *limits, *numbers))
+    return x, board, left
+
+
+def stack(dtype, m, n, k=1):
+    rng = np.random.default_rng([m, n])
+    a, b = rng.standard_normal((m, n, n)), rng.standard_normal((m, n, k))
+    if dtype in "FD":
+        a, b = a + 1j * rng.standard_normal(a.shape), b + 1j * rng.standard_normal(b.shape)
+    return a.astype(dtype), b.astype(dtype)
+
+
+def nearly_singular(a, sizes):
+    """Give the first matrices smallest singular values of these multiples of epsilon."""
+    eps = np.finfo(a.dtype).eps
+    for s, size in enumerate(sizes):
+        u, values, v = np.linalg.svd(a[s].astype(np.result_type(a.dtype, np.float64)))
+        values[-1] = values[0] * size * eps
+        a[s] = (u * values) @ v
+
+
+def check(a, b, x, board):
+    """Compare x and the board with the entries of these systems."""
+    k, exact = b.shape[2], np.result_type(a.dtype, np.longdouble)
+    rest = np.abs(b.astype(exact) - a.astype(exact) @ x.astype(exact)).max(axis=1).T
+    rows, columns = (np.abs(a.astype(exact)).sum(axis=i).max(axis=1) for i in (2, 1))
+    size = np.abs(x).max(axis=1).T
+    first = SEEN + MEASURED
+    np.testing.assert_allclose(board[SEEN : SEEN + 2], [rows, columns], rtol=1e-12)
+    slack = 2.0**-50 * rest + 2.0**-60 * rows * size
+    assert (np.abs(board[first : first + k] - rest) <= slack).all()
+    np.testing.assert_allclose(board[first + k :], size, rtol=2.0**-22)
+    assert (rest <= stopping.target(a.dtype, a.shape[1]) * rows * size).all()
+
+
+def conditions(a):
+    """Return rcond of each matrix in the norm 1."""
+    wide = a.astype(np.result_type(a.dtype, np.float64))
+    norms = [np.abs(v).sum(axis=1).max(axis=1) for v in (wide, np.linalg.inv(wide))]
+    return 1 / norms[0] / norms[1]
+
+
+@pytest.mark.parametrize(
+    "dtype, n", [("d", 30), ("d", 50), ("f", 13), ("f", 64), ("D", 29), ("F", 48)]
+)
+def test_an_inverse_in_fp32_solves_most_systems_and_leaves_the_others(folder, dtype, n):
+    """Those that it leaves are solved in FP64; the FP32 ones among them get an exact rcond."""
+    a, b = stack(dtype, 9, n)
+    sizes = (0.3, 3, 300) if dtype in "fF" else (1e2, 1e6, 1e10)
+    nearly_singular(a, sizes)
+    a[3] = 0
+    a[4, -1] = a[4, 0]
+    a[5, 0, n - 1] = np.nan
+    a[6] *= np.ldexp(1.0, np.arange(n) % 3 - 70).astype(a.real.dtype)[:, None]
+    sound = [0, 1, 2, 6, 7, 8]
+
+    x, board, left = solved(folder, a, b)
+
+    check(a[sound], b[sound], x[sound], board[:, sound])
+    assert (left > 0).tolist()[:6] == [True, True, False, True, True, True]
+    assert not left[6:].any()
+    assert (board[8] > 0).tolist()[3] and not board[8, sound].any()
+    assert board[3].tolist() == [0, 0, 0, 0, 0, 1, 0, 0, 0]  # NaN is seen
+    rcond, (one, grown) = conditions(a[sound]), board[SEEN + 1 : SEEN + 3, sound]
+    exact = [0, 1] if dtype in "fF" else []
+    by_inverse = np.array([i for i, s in enumerate(sound) if not left[s]])
+    np.testing.assert_allclose((1 / one / grown)[exact], rcond[exact], rtol=1e-6)
+    np.testing.assert_allclose((1 / one / grown)[by_inverse], rcond[by_inverse], rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype, n", [("d", 50), ("F", 48)])
+def test_neither_the_order_of_threads_nor_other_systems_change_a_bit(folder, dtype, n):
+    a, b = stack(dtype, 6, n)
+    nearly_singular(a, (10,))
+    first = solved(folder, a, b, seed=1)
+    assert all(map(np.array_equal, first, solved(folder, a, b, seed=2)))
+    few = solved(folder, a[[0, 3]], b[[0, 3]], seed=3)
+    assert all(
+        np.array_equal(one[[0, 3]], other) for one, other in zip(first[::2], few[::2], strict=True)
+    )
+    assert np.array_equal(first[1][:, [0, 3]], few[1])
+
+
+@pytest.mark.parametrize("dtype, n", [("d", 40), ("F", 30)])
+@pytest.mark.parametrize("kind", ["general", "positive definite"])
+def test_one_triangle_of_a_mirrored_matrix_is_read(folder, dtype, n, kind):
+    """A positive definite matrix must have positive pivots; other entries are not read but noted."""
+    g, b = stack(dtype, 4, n, 2)
+    full = g @ np.swapaxes(g.conj(), 1, 2) / n + np.eye(n, dtype=dtype)
+    full = (full + np.swapaxes(full.conj(), 1, 2)) / 2
+    full[2] -= 3 * np.eye(n, dtype=dtype)  # indefinite
+    given = full.copy()
+    given[(slice(None), *np.tril_indices(n, -1))] = 7
+
+    x, board, left = solved(folder, given, b, kind, (0, n, 2 if dtype == "F" else 1))
+
+    check(full, b, x, board)
+    assert (board[2] == 1).all() and (board[0] > 0).all()  # entries that are not read differ
+    assert (board[8] > 0).tolist() == [False, False, kind == "positive definite", False]
+    assert (left > 0).tolist() == (board[8] > 0).tolist()
+
+
+@pytest.mark.parametrize(
+    "name, dtype, n, k, kind",
+    [
+        ("solve_rows", "d", 7, 1, "general"),
+        ("solve_jordan", "d", 17, 3, "upper triangular"),
+        ("solve_block", "f", 70, 9, "general"),
+        ("solve_cholesky", "d", 50, 1, "positive definite"),
+    ],
+)
+def test_other_kernels_solve_and_verify(folder, name, dtype, n, k, kind):
+    a, b = stack(dtype, 3, n, k)
+    a += 4 * n**0.5 * np.eye(n, dtype=dtype)
+    band = None if kind == "general" else (0, n, int(kind == "positive definite"))
+    how = {"definite": kind == "positive definite", "triangle": kind == "upper triangular"}
+    shape = solve_shape(3, n, k, a.dtype, band is not None, arch="sm_80", multiprocessors=2, **how)
+    assert shape.name == name and shape.before is None
+
+    x, board, _ = solved(folder, a, b, kind, band)
+
+    if band:
+        a = np.triu(a)
+    if kind == "positive definite":
+        a = a + np.swapaxes(np.triu(a, 1), 1, 2)
+    check(a, b, x, board)
+    assert not board[8].any()
