@@ -35,8 +35,8 @@ class Rules(Protocol):
     Attributes
     ----------
     overlap_rows : float
-        Look-ahead saves time if at least this many rows are below a panel.  The update has all these rows,
-        and so has the next panel, unless it is square.
+        Look-ahead saves time if at least this many rows are below a panel.  These are the rows of the update
+        and, unless it is square, of the next panel.
     panel_rows : dict of {int: float}
         The keys are the numbers of products of an update (`Update.products`: 'fp16x3' has three).  Each value
         is the largest number of rows for which a panel takes longer than the update that runs at the same

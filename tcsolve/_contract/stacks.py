@@ -48,11 +48,10 @@ class StackPlan(NamedTuple):
         The largest number of systems that one call of `Stacks.factor` or `Stacks.factor_and_solve` should
         take.
     work_bytes : int
-        The bytes that solves with factors, and products, allocate besides results and n x n factors.  An
-        elimination keeps no factors, and factors of one triangle are smaller.  In both cases this is the
-        number of bytes that are allocated, minus the bytes of n x n factors; it may be negative.  For many
-        complex columns of one system, it is the bytes of inverses and of planes: the real matrices u, v and
-        u + v for a complex matrix u + i v.
+        The bytes that are allocated besides results, minus those of n x n factors.  It is negative if no
+        factors are kept, as in an elimination, or those of one triangle.  For many complex columns of one
+        system, it is the bytes of inverses and of planes: the real matrices u, v and u + v for a complex
+        matrix u + i v.
     """
 
     launch_bytes: int | None
@@ -128,12 +127,14 @@ class Stacks(Protocol):
         band : tuple of int or None
             (below, above, mirror), as in `read_as`; None if all entries are read.
         bound : float
-            Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected once.
+            Bound on max |b - A x| / (||A|| max |x|).  Each column of x that misses it is corrected, by some
+            kernels only once.
         board : array, shape (9 + 2 k, m), float64, contiguous
             Receives the rows `seen` of `read_as`, then the rows `out` of `measure`.  If all entries are
             read, only the fourth of the rows `seen` has a meaning.  The third row of `out` has the largest
-            1-norm of A**-1 g for one or more random g.  With `exact`, or if rcond may be below epsilon, it
-            has the 1-norm of A**-1.  The fourth has info: the step at which the factorization broke down, or
+            1-norm of A**-1 g for one or more random g, or, from kernels that invert A in FP32, the 1-norm of
+            that inverse.  With `exact`, or if rcond may be below epsilon, it has the 1-norm of A**-1, or a
+            close lower bound.  The fourth has info: the step at which the factorization broke down, or
             0.
         alone : bool
             True for one system that is no stack.  Its x may have other bits than as a system of a stack.
@@ -190,6 +191,10 @@ class Stacks(Protocol):
         ----------
         a, kind
             As in `factor`.
+        b : array, shape (m, n, k)
+            Of the dtype of a; not modified.
+        probes : int
+            Number of random vectors, at most two.
         alone : bool
             As in `plan`.
         band, seen

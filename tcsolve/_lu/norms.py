@@ -113,9 +113,9 @@ class Condition(NamedTuple):
     column : int or None
         Index of the largest column of A^-1 that was found.
     doubt : callable
-        doubt(wanted) tests the solves with A, and returns a number.  The estimate rests on the smallest
-        singular value that the solves show.  The number is far below 1 if A has this singular value, and
-        about 1 if it is only an error of the solves.  It is the larger of two numbers:
+        doubt(wanted) tests the solves with A.  It returns a number that is far below 1 if the smallest
+        singular value that the solves show is one of A, and about 1 if it is only an error of the solves.
+        The number is the larger of two:
 
         - ||b - A x||_2 / ||b||_2 for the probes b.  Here x is the computed solution; while this ratio is
           above `wanted` and falls fast enough, x is refined, by at most two steps.  If the solves miss a

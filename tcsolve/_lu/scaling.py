@@ -69,6 +69,7 @@ class Frame:
 
         Parameters
         ----------
+        ops : Ops
         norm : (float, int)
             `norm_and_exponent` of the caller's A.
         r, y : array, shape (n, k)

@@ -14,8 +14,8 @@ SURE = 0.9
 def target(dtype, n):
     """Return the bound on ``||r|| / (||A|| ||x||)`` for answers of this dtype: u sqrt(n), as in DSGESV.
 
-    For n below 4 (complex: 8), n is replaced by that number: for such systems the rounding of the exact x
-    and of its residual can exceed u sqrt(n).
+    n counts as at least 4 (complex: 8): for smaller systems the rounding of the exact x and of its residual
+    can exceed u sqrt(n).
     """
     single = dtype.char in "fF"
     return (2.0**-24 if single else 2.0**-53) * math.sqrt(max(n, 8 if dtype.kind == "c" else 4))

@@ -57,8 +57,9 @@ def solve(
     check_finite : bool
         True: raise an InputError if a or b holds NaN or Inf.  False: x has NaN where they affect it.
     assume_a : str, optional
-        The structure of A, by its name in SciPy.  It is trusted: the system is solved, and verified, for the
-        matrix that has this structure.  With default arguments, tcsolve looks for bands and triangles in a
+        The structure of A, by its name in SciPy.  Only the entries that this structure reads are used, and x
+        is verified for the matrix that they describe; if other entries contradict it, an AccuracyWarning
+        says so.  With default arguments, tcsolve looks for bands and triangles in a
         NumPy matrix.
     transposed : bool
         Solve A^T x = b.  Only for a real a, as in SciPy.
@@ -115,7 +116,7 @@ def solve(
     Notes
     -----
     An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
-    side, with u = 2**-53 (2**-24 for FP32).  For n below 4 (complex: 8), n is replaced by that number.  The
+    side, with u = 2**-53 (2**-24 for FP32).  n counts as at least 4 (complex: 8).  The
     residual is computed in FP64 [1]_ [2]_.  For up to 32 unknowns it is as accurate as in long double,
     because there the rounding of an FP64 residual matters.
 

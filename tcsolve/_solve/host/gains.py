@@ -3,10 +3,10 @@
 Let s be the 2-norm of A**-1, g a Gaussian vector, and margin a number above 1 (see VECTORS).  Then
 ``||A**-1 g||_2`` is at least s times the modulus of a standard normal number.  This modulus is below
 1 / margin with a probability of 0.8 / margin.  Otherwise
-``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the infinity norm, and ``||A||_1 <= n ||A||``.  With
-three vectors, this fails only if all three numbers are that small, so the probability is the third power.  So
-a matrix with rcond below eps is mistaken for a regular one with a probability of at most about 10**-5.  The
-true probability is nearly always far smaller, because these inequalities are seldom sharp.
+``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the infinity norm, and ``||A||_1 <= n ||A||``.
+Answers in FP64 take one vector and a large margin, those in FP32 three vectors and a small one.  With three
+vectors, this fails only if all three numbers are that small, so the probability is the third power.  So a
+matrix with rcond below eps is mistaken for a regular one with a probability of at most about 10**-5.  The true probability is nearly always far smaller, because these inequalities are seldom sharp.
 """
 
 import functools

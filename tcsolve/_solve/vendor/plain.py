@@ -44,7 +44,8 @@ def plain_answer_there(a, b, assume_a, lower, check_finite):
     the ladder must solve.  If one launch solves the systems, and more than a quarter of them are not plain,
     the general code must solve all of them.
 
-    A plain system is regular, meets its bound, has an rcond of at least epsilon, and agrees with `assume_a`.
+    A plain system is finite and regular, has no extreme norms, meets its bound, has an rcond of at least
+    epsilon, and agrees with `assume_a`.
     The statuses of systems that are not plain raise the usual errors and warnings.  x has the bits that the
     general code would give.  The arguments are those of `tcsolve.solve`.
     """

@@ -2,7 +2,8 @@
 
 A single matrix is treated as a stack of one.
 
-1. `ops.vendor` factors each matrix in FP64, and solves for b and a few random vectors together.
+1. `ops.vendor` factors each matrix in FP64, and solves for b and a few random vectors together.  One kernel
+   inverts matrices in FP32 and refines x instead; its rcond comes from the inverse.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
    a long stack without `estimate`, only those of doubtful systems (see `doubtful`).
