@@ -211,9 +211,9 @@ class _Panel:
     It is factored strip by strip, and then used to eliminate in the columns right of it.
 
     A square panel has only the first stop - start of these rows, and its pivots are searched only there.  The
-    block of L below it is the product of the updated block below the square and U11**-1.  If an entry of this block is larger than one, the factors
-    must not be used (`misled`).  Otherwise every pivot was the largest entry of its whole column, up to the
-    rounding of the product.
+    block of L below it is the product of the updated block below the square and U11**-1.  If an entry of this
+    block is larger than one, the factors must not be used (`misled`).  Otherwise every pivot was the largest
+    entry of its whole column, up to the rounding of the product.
 
     Attributes
     ----------

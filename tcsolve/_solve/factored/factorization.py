@@ -239,10 +239,10 @@ class Factorization:
         2. Factors of roundoff u do not show an rcond below about u.  So an estimate near u is tested by
            products with A, unless the factors are in FP64.  The test is left out if A is scaled, or if the
            factors are less precise than those of 'fp16x3'.
-        3. If the estimate is near u, and its test is left out or does not confirm it, the norm of the inverse
-           is sampled by refined solves.  Their right-hand sides are two random vectors, and the unit vector of the largest
-           column of the inverse that the estimator found.  The sample is right within a factor of about
-           sqrt(n).
+        3. If the estimate is near u, and its test is left out or does not confirm it, the norm of the
+           inverse is sampled by refined solves.  Their right-hand sides are two random vectors, and the unit
+           vector of the largest column of the inverse that the estimator found.  The sample is right within a
+           factor of about sqrt(n).
         4. If these solves do not converge, or if the estimate or the sample is near machine epsilon, A is
            factored by the next rung that can show such an rcond, up to FP64.
 

@@ -6,7 +6,8 @@ Let s be the 2-norm of A**-1, g a Gaussian vector, and margin a number above 1 (
 ``||A**-1||_1 <= sqrt(n) s <= n margin ||A**-1 g||`` in the infinity norm, and ``||A||_1 <= n ||A||``.
 Answers in FP64 take one vector and a large margin, those in FP32 three vectors and a small one.  With three
 vectors, this fails only if all three numbers are that small, so the probability is the third power.  So a
-matrix with rcond below eps is mistaken for a regular one with a probability of at most about 10**-5.  The true probability is nearly always far smaller, because these inequalities are seldom sharp.
+matrix with rcond below eps is mistaken for a regular one with a probability of at most about 10**-5.  The
+true probability is nearly always far smaller, because these inequalities are seldom sharp.
 """
 
 import functools
