@@ -47,7 +47,7 @@ INVERSE_SHAPES = {
 }
 INVERSE_SIDES, INVERSE_ARCH = 2, 80
 # For more rows, solve_cholesky.cu is faster if the systems are real and positive definite.
-INVERSE_DEFINITE = {"d": 48, "f": 96, "D": 128, "F": 128}
+INVERSE_DEFINITE = {"d": 48, "f": 64, "D": 128, "F": 128}
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others
 # hold.  A multiprocessor has registers for BLOCK_THREADS threads.
@@ -68,7 +68,8 @@ CHOLESKY_FROM, CHOLESKY_COLUMNS, CHOLESKY_ALONE = 33, 64, 256
 BLOCK_PANEL = 8
 # The largest number of doubtful systems of which a kernel tells the host all numbers; as in small_solve.cuh.
 TOLD = 256
-# Largest number of bytes of static shared memory of solve_jordan.cu, solve_block.cu and solve_cholesky.cu.
+# Largest number of bytes of static shared memory of solve_inverse.cu, solve_jordan.cu, solve_block.cu and
+# solve_cholesky.cu.
 STATIC = 1024
 # (largest number of rows, threads, columns of a block) of solve_across.cu, for real and for complex matrices;
 # and the largest number of blocks for each multiprocessor.  Where the rate in FP64 is low, the libraries are

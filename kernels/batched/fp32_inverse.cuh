@@ -1,16 +1,15 @@
 // The inverse of a small matrix in FP32, by a block, with most operations on the tensor cores.
 //
 // Rows are scaled by powers of two, and A is rounded to FP32.  Gauss-Jordan elimination replaces it by its inverse, in
-// place, eight columns at a time (a panel).  With R the rows of the eight pivots, U these rows, D = U in the columns of
-// the panel, the inverse of D in the rows R of G, and - W D^-1 in its other rows, the step is
+// place, eight columns at a time (a panel).  D is the 8 x 8 block in the rows of the pivots and the columns of the
+// panel, and C the rest of the panel.  U has the rows of the pivots, but the identity instead of D.  G has D^-1 in the
+// rows of the pivots, and -C D^-1 in the others.  Then a step is
 //
-//     W := W with zeros in the rows R and in the columns of the panel, plus G U,
-//
-// where U is the identity in the columns of the panel.
+//     W := W with zeros in the rows of the pivots and in the columns of the panel, plus G U.
 //
 // Rows are not moved: the row of pivot j belongs to x_j, and column j to the right-hand side in this row.
 //
-// A warp has 16 HIGH rows of W, as the sums of m16n8k8 products on the tensor cores: 8 columns are a tile, and lane
+// A warp has 16 * HIGH rows of W, as the sums of m16n8k8 products on the tensor cores: 8 columns are a tile, and lane
 // 4 g + q has the columns 2 q and 2 q + 1 of rows g and g + 8 of 16.  A number of G or U is the sum of two TF32
 // numbers; of the four products the smallest is left out.  After a panel the tiles move one place to the left, so that
 // the next panel is in tile 0.  One warp eliminates the columns of a panel; the warps take turns.
@@ -27,10 +26,11 @@ constexpr int THREADS = 2 * MOST / HIGH, WARPS = THREADS / WARP, TILES = MOST / 
 constexpr int RUNS = 2 * HIGH;  // of 8 rows that a warp has
 constexpr int EACH = (MOST + WARP - 1) / WARP;  // rows of a panel that a lane has
 constexpr unsigned KEY_ROWS = 256;  // larger than MOST, so that no key of a row is zero
+constexpr float MOST_PIVOT = 0x1p6f;  // the sum of the moduli of a row is below 2
 constexpr int LD = MOST + 1, LD_PANEL = 12, LD_TOP = (MOST + 31) / 32 * 32 + 8;  // few bank conflicts
 static_assert(MOST % (16 * HIGH) == 0 && HIGH <= 2 && MOST < int(KEY_ROWS), "shape");
 
-// The power of two that brings v > 0 to between 1 and 2; 1 if v is zero.
+// The power of two that brings v > 0 to between 1 and 2, or the nearest one that is a normal number; 1 if v is zero.
 __device__ __forceinline__ double power_to_one(double v) {
     const unsigned exponent = unsigned(__double2hiint(v)) & 0x7ff00000u;
     return v == 0 ? 1.0 : __hiloint2double(int(min(0x7fe00000u - min(exponent, 0x7fd00000u), 0x7fd00000u)), 0);
@@ -87,8 +87,9 @@ __device__ __forceinline__ void write_eight(const Small (&v)[PANEL], float* to, 
     }
 }
 
-// Eliminates the eight columns of panel p, in place, by one warp.  Pivots are searched if SEARCH; else they are on the
-// diagonal, and the function returns false if one of them is not positive.
+// Eliminates the eight columns of panel p, in place, by one warp.  Pivots are searched if SEARCH, and the function
+// returns false if one is above MOST_PIVOT: then entries have grown, and the inverse may be inaccurate.  Else pivots
+// are on the diagonal, and it returns false if one of them is not positive; positive pivots do not grow.
 //
 // In each step, the column that is eliminated is in place 0, and all columns move one place to the left.
 template <bool SEARCH>
@@ -126,7 +127,7 @@ __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
         const int row = KEY_ROWS - 1 - best % KEY_ROWS;
         const Small inverse = of_lane(candidate[0], row);
         own_row = lane == k ? row : own_row;
-        good = good && (SEARCH || inverse.re > 0);
+        good = good && (SEARCH ? best < __float_as_uint(MOST_PIVOT) : inverse.re > 0);
         Small l[EACH], last[EACH];
         #pragma unroll
         for (int r = 0; r < EACH; ++r) {
@@ -226,7 +227,7 @@ struct Inverse {
         }
     }
 
-    // Replaces the matrix by its inverse.  Returns false if a pivot of a positive definite matrix is not positive.
+    // Replaces the matrix by its inverse.  Returns false if a pivot is not allowed, see `eliminate_panel`.
     __device__ __forceinline__ bool invert(const Room& room, Index kind) {
         bool good = true;
         write_panel(room);

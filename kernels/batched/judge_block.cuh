@@ -166,8 +166,8 @@ __device__ __forceinline__ void judge_answers(
     // The norm of A^-1, for the few matrices that may be singular to working precision.
     if (found.is_near(near)) {
         double norm = 0;
-        const int from = known < 0 ? 0 : known, to = known < 0 ? factors.size : min(known + 1, factors.size);
-        for (int first = from; first < to; first += factors.columns()) {
+        int first = max(known, 0);
+        while (first < factors.size) {
             const int width = min(factors.columns(), factors.size - first);
             for (int e = threadIdx.x; e < factors.size * width; e += THREADS) {
                 const int i = e / width, c = e % width;
@@ -181,6 +181,10 @@ __device__ __forceinline__ void judge_answers(
                 norm = larger(norm, over_lanes(sum, sum_of));
             }
             __syncthreads();
+            first += factors.columns();
+            if (known < 0) continue;
+            if (!found.needs_more(over_block<WARPS>(norm, larger), n)) break;
+            known = -1, first = 0;
         }
         found.grown = over_block<WARPS>(norm, larger);
     }

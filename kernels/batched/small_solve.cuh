@@ -10,7 +10,7 @@
 //          without pivoting or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by
 //          elimination without pivoting.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
-//          correction is kept if it makes the ratio smaller.
+//          correction is kept if it makes the ratio smaller.  solve_inverse.cu corrects x more often.
 //   board  null, or double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1,
 //          the first step whose pivot is not allowed or 0, max |b - A x|, max |x|.
 //          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.
@@ -22,8 +22,9 @@
 //           TOLD, there may be more, because not all further systems are counted.  If doubt is null, no system is
 //           judged, and doubtful is not written.
 //   left    char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.  Unless
-//           it is UNKNOWN, it is 1 plus the number of the largest column of A^-1.  Then ||A^-1||_1 is the largest norm
-//           of a few columns, this one included.
+//           it is UNKNOWN, it is 1 plus the number of the largest column of an approximate inverse.  Then ||A^-1||_1
+//           is the largest norm of a few columns of A^-1, this one included, unless a random vector shows that it is
+//           larger.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //           In solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32.
@@ -155,7 +156,7 @@ __device__ __forceinline__ Index next_system(const unsigned char* left, Index sl
     return slice;
 }
 
-// The first of the `width` columns that have the largest column of A^-1, or -1 if this column is not known.
+// The first of the `width` columns that have the column of `left`, or -1 if this column is not known.
 __device__ __forceinline__ int first_of_largest(const unsigned char* left, Index slice, int width) {
     return left && left[slice] != UNKNOWN ? (left[slice] - 1) / width * width : -1;
 }
@@ -168,6 +169,12 @@ struct Measured {
     // Whether a regular matrix may be singular to working precision, judged by the random vectors.
     __device__ __forceinline__ bool is_near(double near) const {
         return !broken && one > 0 && isfinite(one) && !(1 / one / grown >= near);
+    }
+
+    // Whether a random vector shows that `norm`, the largest norm of some columns of A^-1, is not that of all: the
+    // entries of the vector are below sqrt(3).
+    __device__ __forceinline__ bool needs_more(double norm, int n) const {
+        return grown > 1.7320508075688772 * n * norm;
     }
 
     __device__ __forceinline__ bool is_ordinary(

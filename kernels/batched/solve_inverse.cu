@@ -10,7 +10,7 @@
 //   trusted   the least 1 / (||A||_1 ||A^-1||_1) for which the inverse is taken for accurate.
 //
 // The matrix stays in shared memory for the residuals.  x is refined until it meets the bound, as long as a step
-// divides the residual by at least 4.
+// divides the residual by at least 4.  `column` below is one of the inverse, which stands for that of A^-1.
 //
 // Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room`.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 HIGH), HIGH (1 or 2), RESIDENT
@@ -19,9 +19,10 @@
 #include "batched/fp32_inverse.cuh"
 
 constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
-// The least 1 / (||A||_1 ||A^-1||_1) for which the largest column is told.  Where rcond is near epsilon in FP64, an
-// inverse in FP32 does not know this column.
-constexpr double TELLS = sizeof(T_A) == sizeof(float) ? 0x1p-30 : 2.0;
+constexpr double LARGEST = 0x1.fffffffffffffp+1023;
+// The least 1 / (||A||_1 ||A^-1||_1) for which the largest column is told, if A is in FP32.  Where rcond is near
+// epsilon in FP64, an inverse in FP32 does not know this column.
+constexpr double TELLS = 0x1p-30;
 
 // A row of the matrix for each thread if HIGH is 2, else half a row.  The other half belongs to the lane 16 places
 // away.
@@ -143,7 +144,7 @@ tcs_solve_inverse(
         const double to_one = power_to_one(top), back = power_to_one(to_one);
         if (threadIdx.x < n) inverse.take(room, threadIdx.x, side(threadIdx.x), to_one);
         wait_for_block();
-        double before = 1 / 0.0;
+        double before = LARGEST;
         #pragma unroll 1
         while (true) {
             double size = 0;
@@ -153,9 +154,9 @@ tcs_solve_inverse(
             });
             size = largest_of_block<WARPS, 1>(size);  // it waits until all entries are saved
             const Number given = own.i < n ? side(own.i) : Number{0.0, 0.0};
-            const double most = inf * size + fabs(given.re) + fabs(given.im);
+            const double most = inf * size, of_b = fabs(given.re) + fabs(given.im);
             Residual sum;
-            sum.begin(own.is_first ? given : Number{0.0, 0.0}, most);
+            sum.begin(own.is_first ? given : Number{0.0, 0.0}, own.is_first ? most : most + of_b);
             own.for_columns([&](int j) { sum.subtract(room(own.i, j), load(room.x[j])); });
             const Number r = {
                 of_row(sum.re.sum - sum.re.constant) + of_row(sum.re.rest),
@@ -165,7 +166,7 @@ tcs_solve_inverse(
             const double largest = largest_of_block<WARPS, 0>(own.i < n ? modulus(r) : 0.0);
             if (threadIdx.x == 0) rests[c] = largest, sizes[c] = size;
             if (largest <= bound * inf * size) break;
-            good = largest <= before / 4;
+            good = largest < before && largest <= before / 4;  // not if both are 0, and the norm has overflowed
             if (!good) break;
             before = largest;
         }
@@ -178,7 +179,7 @@ tcs_solve_inverse(
     Measured found = {inf, one, norm, 0.0};
     good = !__syncthreads_or(!good) && 1 / one / norm >= trusted;
     int told = good ? 0 : UNKNOWN;
-    if (!good && 1 / one / norm >= TELLS) {  // the first one if there are several
+    if (!good && sizeof(T_A) == sizeof(float) && 1 / one / norm >= TELLS) {  // the first one if there are several
         told = 1 + MOST - int(largest_of_block<WARPS, 1>(of_column == norm ? double(MOST - column) : 0.0));
     }
     if (BANDED) {

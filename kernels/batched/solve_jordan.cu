@@ -351,7 +351,7 @@ tcs_solve_jordan(
         const auto nothing = [](int, Number) {};
         // -1: all answers; then the answer that is corrected; from k on, SLOTS columns of A^-1, from `first` on.
         int job = -1, first = 0;
-        const int known = first_of_largest(left, slice, SLOTS);
+        int known = first_of_largest(left, slice, SLOTS);
         const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };
         const auto of_b = [&](int i) { return side(i, job); };
         #pragma unroll 1
@@ -385,7 +385,11 @@ tcs_solve_jordan(
                 residual(room, 0, of_b, inf, sizes[job], [&](int i, Number r) { save(room.sides[LD + i], r); });
                 continue;
             }
-            if (!found.is_near(near) || job > k && known >= 0) break;
+            if (!found.is_near(near)) break;
+            if (known >= 0 && job > k) {
+                if (!found.needs_more(of_inverse, n)) break;
+                known = -1, job = k;
+            }
             first = known >= 0 ? known : SLOTS * (job - k);
             if (first >= n) break;
             for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {

@@ -204,7 +204,6 @@ def _det_on_device(a, check_finite):
     missed = np.isfinite(log) & ~(error <= probe.bound)
     if missed.any():
         warn_missed("det", error[missed], probe.bound)
-    with np.errstate(
-        over="ignore", invalid="ignore"
-    ):  # beyond the range: (inf, 0) times a complex sign
+    # Beyond the range, (inf, 0) times a complex sign is not a number.
+    with np.errstate(over="ignore", invalid="ignore"):
         return xp.asarray(sign * np.exp(log), dtype)

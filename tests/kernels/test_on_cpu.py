@@ -29,9 +29,9 @@ def solved(folder, a, b, kind="general", band=None, *, arch="sm_80", seed=0):
     limits, sizes, left = (0.0, 0.0, 0.0), (m, n, k), None
 
     def run(shape, args):
-        launch(
-            folder, shape.name, shape.blocks, shape.threads, args, number | shape.defines, seed=seed
-        )
+        # One block takes all systems that are left.
+        blocks = 1 if shape.before else shape.blocks
+        launch(folder, shape.name, blocks, shape.threads, args, number | shape.defines, seed=seed)
 
     if shape.before:
         left = np.full(m, 99, np.uint8)
@@ -116,6 +116,46 @@ def test_an_inverse_in_fp32_solves_most_systems_and_leaves_the_others(folder, dt
     by_inverse = np.array([i for i, s in enumerate(sound) if not left[s]])
     np.testing.assert_allclose((1 / one / grown)[exact], rcond[exact], rtol=1e-6)
     np.testing.assert_allclose((1 / one / grown)[by_inverse], rcond[by_inverse], rtol=0.05)
+
+
+@pytest.mark.parametrize("dtype", "dD")
+def test_norms_beyond_the_range_end_the_refinement(folder, dtype):
+    """b = 0 with a norm of A that overflows; and for complex b, an entry whose modulus overflows."""
+    a, b = stack(dtype, 2, 29)
+    a[0], b[0] = a[0] / np.abs(a[0]).max() * 1e308, 0
+    a[1] *= 1e50
+    b[1, 0] = 1.5e308 * (1 + 1j if dtype == "D" else 1)
+
+    _, board, left = solved(folder, a, b)
+
+    assert left.all() and np.isinf(board[SEEN, 0])
+
+
+def growing(rng, n, columns):
+    """Return a singular integer matrix whose entries grow by 2**columns in the elimination."""
+    a = np.zeros((n, n))
+    for j in range(columns):
+        a[j, j], a[j + 1 :, j] = 1, -1
+    a[:, columns:] = rng.integers(-3, 4, (n, n - columns))
+    i = rng.permutation(np.arange(columns, n))[:4]
+    a[i[0]] = a[i[1]] + a[i[2]] - a[i[3]]
+    return a
+
+
+def test_a_singular_matrix_whose_entries_grow_is_found(folder):
+    """Its FP32 factors look regular, and b is in its range; in the second one, another column is larger."""
+    rng, eps = np.random.default_rng(1), float(np.finfo("f").eps)
+    a, b = np.zeros((2, 80, 80)), np.zeros((2, 80, 1))
+    a[:, range(80), range(80)] = 1
+    for s in range(2):
+        a[s, :64, :64] = growing(rng, 64, 18)
+        b[s, :64] = a[s, :64, :64] @ rng.integers(-3, 4, (64, 1))
+    a[1, 70, 70] = 2e-7 * np.abs(a[1]).sum(axis=0).max()
+
+    _, board, left = solved(folder, a.astype("f"), b.astype("f"))
+
+    assert left.all()
+    assert (1 / board[SEEN + 1] / board[SEEN + 2] < eps).all()
 
 
 @pytest.mark.parametrize("dtype, n", [("d", 50), ("F", 48)])

@@ -458,7 +458,7 @@ def test_real_positive_definite_systems_have_cholesky_factors(arch, most, dtype,
         how = {"arch": arch, "multiprocessors": 9, "definite": True} | how
         return solve_shape(50, n, k, np.dtype(dtype), True, **how)
 
-    by_inverse = {"d": 48, "f": 96}[dtype] if arch != "sm_75" else 32
+    by_inverse = {"d": 48, "f": 64}[dtype] if arch != "sm_75" else 32
     for n in (by_inverse + 1, 112, most):
         assert shape(n).name == "solve_cholesky" and shape(n).probes == 7
         assert shape(n, columns) == shape(n)._replace(probes=8 - columns)

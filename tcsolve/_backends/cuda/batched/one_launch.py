@@ -64,10 +64,11 @@ def launch_bytes(shape, dtype, kind, band, alone):
         most = _most_of(alone, dtype)[kind]
     if k == 0 or (taken := _shape(shape, dtype, (kind, band, alone))) is None:
         return None
-    by_block = kind == "positive definite" and taken.name == "solve_block"
+    by_block = kind == "positive definite" and taken.name == "solve_block" and not taken.before
     if n > most or alone and by_block and n > MOST_BY_BLOCK:
         return None
-    return taken.work * np.result_type(dtype, np.float64).itemsize
+    flags = m if taken.before else 0
+    return taken.work * np.result_type(dtype, np.float64).itemsize + flags
 
 
 def _most_of(alone, dtype):
@@ -151,7 +152,7 @@ def _solve(a, b, systems, results, limits):
     launches, x = _prepared(*how), cupy.empty(b.shape, b.dtype)
     of_systems = *steps(a), *steps(b)
     if launches.before:
-        results = *results, cupy.empty(len(b), bool)
+        results = *results, cupy.empty(len(b), np.uint8)
         launches.before((x, *results, *of_systems))
     elif launches.takes_left:
         results = *results, None

@@ -117,6 +117,7 @@ def test_systems_that_an_inverse_in_fp32_does_not_solve_are_left_to_another_kern
     rest = np.abs(b.astype(np.clongdouble) - a.astype(np.clongdouble) @ x).max(axis=(1, 2))
     size = rows * np.abs(x).max(axis=(1, 2))
     accurate = [status in (Status.CONVERGED, Status.ILL_CONDITIONED) for status in found.statuses]
+    assert all(status is Status.CONVERGED for status in found.statuses[24:])
     assert all(accurate) and (rest <= found.bound * size * (1 + 1e-9)).all()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tcsolve.LinAlgWarning)
@@ -271,7 +272,7 @@ def test_rcond_near_epsilon_is_that_of_the_inverse(n, k, dtype, cupy):
         near = true < 4 * eps
         np.testing.assert_allclose(found.rconds[near], true[near], rtol=1e-4)
     some = slice(3, None)
-    np.testing.assert_allclose(found.rconds[some], true[some], rtol=0.5)
+    np.testing.assert_allclose(found.rconds[some], true[some], rtol=0.5 if dtype in "dD" else 0.05)
     ill = [status is Status.ILL_CONDITIONED for status in found.statuses]
     assert ill == (found.rconds < eps).tolist()
 
