@@ -90,9 +90,7 @@ def conditions(a):
     return 1 / norms[0] / norms[1]
 
 
-@pytest.mark.parametrize(
-    "dtype, n", [("d", 30), ("d", 50), ("f", 13), ("f", 64), ("D", 29), ("F", 48)]
-)
+@pytest.mark.parametrize("dtype, n", [("d", 50), ("f", 64), ("D", 29), ("F", 48)])
 def test_an_inverse_in_fp32_solves_most_systems_and_leaves_the_others(folder, dtype, n):
     """Those that it leaves are solved in FP64; the FP32 ones among them get an exact rcond."""
     a, b = stack(dtype, 9, n)
@@ -171,8 +169,10 @@ def test_neither_the_order_of_threads_nor_other_systems_change_a_bit(folder, dty
     assert np.array_equal(first[1][:, [0, 3]], few[1])
 
 
-@pytest.mark.parametrize("dtype, n", [("d", 40), ("F", 30)])
-@pytest.mark.parametrize("kind", ["general", "positive definite"])
+@pytest.mark.parametrize(
+    "dtype, n, kind",
+    [("d", 40, "general"), ("d", 40, "positive definite"), ("F", 30, "positive definite")],
+)
 def test_one_triangle_of_a_mirrored_matrix_is_read(folder, dtype, n, kind):
     """A positive definite matrix must have positive pivots; other entries are not read but noted."""
     g, b = stack(dtype, 4, n, 2)
