@@ -67,26 +67,6 @@ struct Room {
     __device__ __forceinline__ float* panel(int part) const { return panels + part * MOST * LD_PANEL; }
 };
 
-// Reads or writes eight numbers; imaginary parts are `apart` places behind real ones.
-__device__ __forceinline__ void read_eight(Small (&v)[PANEL], const float* from, int apart) {
-    #pragma unroll
-    for (int c = 0; c < PANEL; c += 4) {
-        const float4 re = *reinterpret_cast<const float4*>(from + c);
-        v[c].re = re.x, v[c + 1].re = re.y, v[c + 2].re = re.z, v[c + 3].re = re.w;
-        if (!COMPLEX) continue;
-        const float4 im = *reinterpret_cast<const float4*>(from + apart + c);
-        v[c].im = im.x, v[c + 1].im = im.y, v[c + 2].im = im.z, v[c + 3].im = im.w;
-    }
-}
-__device__ __forceinline__ void write_eight(const Small (&v)[PANEL], float* to, int apart) {
-    #pragma unroll
-    for (int c = 0; c < PANEL; c += 4) {
-        *reinterpret_cast<float4*>(to + c) = make_float4(v[c].re, v[c + 1].re, v[c + 2].re, v[c + 3].re);
-        if (!COMPLEX) continue;
-        *reinterpret_cast<float4*>(to + apart + c) = make_float4(v[c].im, v[c + 1].im, v[c + 2].im, v[c + 3].im);
-    }
-}
-
 // Eliminates the eight columns of panel p, in place, by one warp.  Pivots are searched if SEARCH, and the function
 // returns false if one is above MOST_PIVOT: then entries have grown, and the inverse may be inaccurate.  Else pivots
 // are on the diagonal, and it returns false if one of them is not positive; positive pivots do not grow.

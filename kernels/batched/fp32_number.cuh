@@ -32,6 +32,26 @@ __device__ __forceinline__ Small of_lane(Small v, int lane) {
     return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0f};
 }
 
+// Reads or writes eight numbers; imaginary parts are `apart` places behind real ones.
+__device__ __forceinline__ void read_eight(Small (&v)[8], const float* from, int apart) {
+    #pragma unroll
+    for (int c = 0; c < 8; c += 4) {
+        const float4 re = *reinterpret_cast<const float4*>(from + c);
+        v[c].re = re.x, v[c + 1].re = re.y, v[c + 2].re = re.z, v[c + 3].re = re.w;
+        if (!COMPLEX) continue;
+        const float4 im = *reinterpret_cast<const float4*>(from + apart + c);
+        v[c].im = im.x, v[c + 1].im = im.y, v[c + 2].im = im.z, v[c + 3].im = im.w;
+    }
+}
+__device__ __forceinline__ void write_eight(const Small (&v)[8], float* to, int apart) {
+    #pragma unroll
+    for (int c = 0; c < 8; c += 4) {
+        *reinterpret_cast<float4*>(to + c) = make_float4(v[c].re, v[c + 1].re, v[c + 2].re, v[c + 3].re);
+        if (!COMPLEX) continue;
+        *reinterpret_cast<float4*>(to + apart + c) = make_float4(v[c].im, v[c + 1].im, v[c + 2].im, v[c + 3].im);
+    }
+}
+
 // Two TF32 numbers whose sum is v, up to the rounding of `lo`.  The tensor cores ignore the last 13 bits.
 struct Halves {
     unsigned hi, lo;

@@ -38,16 +38,9 @@ __device__ __forceinline__ T largest_of_lanes(T v) {
     return over_lanes<OF>(v, [](T x, T y) { return max(x, y); });
 }
 
-// The same for a whole warp, in one instruction where the device has it.
-__device__ __forceinline__ int largest_of_warp(int v) {
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(ALL_LANES, v);
-#else
-    return largest_of_lanes(v);
-#endif
-}
-
-__device__ __forceinline__ unsigned largest_of_warp(unsigned v) {
+// The same for a whole warp, in one instruction where the device has it; for `int` and `unsigned`.
+template <typename T>
+__device__ __forceinline__ T largest_of_warp(T v) {
 #if __CUDA_ARCH__ >= 800
     return __reduce_max_sync(ALL_LANES, v);
 #else
