@@ -3,7 +3,7 @@
 // The file that includes this one defines COMPLEX (0 or 1).
 #pragma once
 
-#include "common/common.cuh"
+#include "common/number.cuh"
 #include "gemm/gemm.cuh"
 
 struct Small { float re, im; };
@@ -18,20 +18,6 @@ __device__ __forceinline__ Small inverse_of(Small v) {
     const float d = inverse_of(fmaf(v.re, v.re, v.im * v.im));
     return {v.re * d, -v.im * d};
 }
-__device__ __forceinline__ Small times(Small u, Small v) {
-    if (!COMPLEX) return {u.re * v.re, 0.0f};
-    return {fmaf(u.re, v.re, -u.im * v.im), fmaf(u.re, v.im, u.im * v.re)};
-}
-// w - u v.
-__device__ __forceinline__ Small less(Small w, Small u, Small v) {
-    if (!COMPLEX) return {fmaf(-u.re, v.re, w.re), 0.0f};
-    return {fmaf(u.im, v.im, fmaf(-u.re, v.re, w.re)), fmaf(-u.im, v.re, fmaf(-u.re, v.im, w.im))};
-}
-
-__device__ __forceinline__ Small of_lane(Small v, int lane) {
-    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0f};
-}
-
 // Reads or writes eight numbers; imaginary parts are `apart` places behind real ones.
 __device__ __forceinline__ void read_eight(Small (&v)[8], const float* from, int apart) {
     #pragma unroll

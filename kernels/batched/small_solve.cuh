@@ -72,23 +72,7 @@ __device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
 #endif
 }
 
-// The value that v has in lane `lane` of the warp.
-__device__ __forceinline__ Number of_lane(Number v, int lane) {
-    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0.0};
-}
-
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
-
-__device__ __forceinline__ Number times(Number u, Number v) {
-    if (!COMPLEX) return {u.re * v.re, 0.0};
-    return {fma(u.re, v.re, -u.im * v.im), fma(u.re, v.im, u.im * v.re)};
-}
-
-// w - u v.
-__device__ __forceinline__ Number less(Number w, Number u, Number v) {
-    if (!COMPLEX) return {fma(-u.re, v.re, w.re), 0.0};
-    return {fma(u.im, v.im, fma(-u.re, v.re, w.re)), fma(-u.im, v.re, fma(-u.re, v.im, w.im))};
-}
 
 __device__ __forceinline__ Number reciprocal(Number v) {
     if (!COMPLEX) return {1.0 / v.re, 0.0};
@@ -141,6 +125,27 @@ struct Limits {
     Index kind;
     double bound, least, safe, agrees;
 };
+
+// Starts to copy a matrix of n <= LARGEST_N rows to shared memory by a block of SIZE threads: entry (i, j) to i ld + j.
+// Neighbouring lanes copy neighbours in memory.
+template <int LARGEST_N, int SIZE>
+__device__ __forceinline__ void copy_matrix(Given* to, const T_A* from, int n, int ld, Index row, Index col) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const bool by_rows = col <= row;
+    const Index line = by_rows ? row : col, next = by_rows ? col : row;
+    const int to_line = by_rows ? ld : 1, to_next = by_rows ? 1 : ld;
+    from += PARTS * (warp * line + lane * next), to += warp * to_line + lane * to_next;
+    #pragma unroll 2
+    for (
+        int major = warp; major < n;
+        major += SIZE / WARP, from += PARTS * (SIZE / WARP) * line, to += SIZE / WARP * to_line
+    ) {
+        #pragma unroll
+        for (int q = 0; q < LARGEST_N; q += WARP) {
+            if (lane + q < n) copy_entry(to + q * to_next, from + PARTS * q * next);
+        }
+    }
+}
 
 // The first system from `slice` on, in steps of the grid, that a block of SIZE threads takes; `count` or more if there
 // is none.  If another launch has run before, `left` tells which systems it has not solved; else all are taken.

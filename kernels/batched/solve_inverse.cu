@@ -13,7 +13,7 @@
 // divides the residual by at least 4.  `column` below is one of the inverse, which stands for that of A^-1.
 //
 // Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room`.
-// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 HIGH), HIGH (1 or 2), RESIDENT
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 * HIGH), HIGH (1 or 2), RESIDENT
 // (blocks on a multiprocessor).  Needs compute capability 8.
 
 #include "batched/fp32_inverse.cuh"
@@ -62,26 +62,14 @@ tcs_solve_inverse(
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ double rests[MOST_SIDES], sizes[MOST_SIDES];
-    const int n = int(unknowns), k = int(columns), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int n = int(unknowns), k = int(columns);
     const Index slice = blockIdx.x;
     const Room room(memory, n);
     T_A* answers = x + PARTS * slice * n * k;
     const T_A* given_a = a + PARTS * slice * a_step;
     const T_A* given_b = b + PARTS * slice * b_step;
 
-    // Neighbouring lanes copy neighbours in memory.
-    const bool by_rows = a_col <= a_row;
-    const Index along = by_rows ? a_row : a_col, next = by_rows ? a_col : a_row;
-    const int to_line = by_rows ? LD : 1, to_next = by_rows ? 1 : LD;
-    const T_A* from = given_a + PARTS * (warp * along + lane * next);
-    Given* to = room.a + warp * to_line + lane * to_next;
-    #pragma unroll 2
-    for (int major = warp; major < n; major += WARPS, from += PARTS * WARPS * along, to += WARPS * to_line) {
-        #pragma unroll
-        for (int q = 0; q < MOST; q += WARP) {
-            if (lane + q < n) copy_entry(to + q * to_next, from + PARTS * q * next);
-        }
-    }
+    copy_matrix<MOST, THREADS>(room.a, given_a, n, LD, a_row, a_col);
     if (threadIdx.x < MOST) {
         room.steps[threadIdx.x] = -1;
         #pragma unroll

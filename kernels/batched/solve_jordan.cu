@@ -271,7 +271,7 @@ tcs_solve_jordan(
 ) {
     extern __shared__ __align__(16) char memory[];
     __shared__ double rests[SLOTS], sizes[SLOTS];
-    const int n = int(unknowns), all = int(columns), warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const int n = int(unknowns), all = int(columns);
     const int shares = (all + int(share) - 1) / int(share), first_side = blockIdx.x % shares * int(share);
     const int k = min(int(share), all - first_side);
     const Room room(memory, n);
@@ -284,19 +284,7 @@ tcs_solve_jordan(
         const T_A* given_b = b + PARTS * (slice * b_step + first_side * b_col);
         const auto side = [&](int i, int c) { return number(given_b, i * b_row + c * b_col); };
 
-        // Neighbouring lanes copy neighbours in memory.
-        const bool by_rows = a_col <= a_row;
-        const Index line = by_rows ? a_row : a_col, next = by_rows ? a_col : a_row;
-        const int to_line = by_rows ? room.stride : 1, to_next = by_rows ? 1 : room.stride;
-        const T_A* from = given_a + PARTS * (warp * line + lane * next);
-        Given* to = room.a + warp * to_line + lane * to_next;
-        #pragma unroll 2
-        for (int major = warp; major < n; major += WARPS, from += PARTS * WARPS * line, to += WARPS * to_line) {
-            #pragma unroll
-            for (int q = 0; q < MOST; q += WARP) {
-                if (lane + q < n) copy_entry(to + q * to_next, from + PARTS * q * next);
-            }
-        }
+        copy_matrix<MOST, THREADS>(room.a, given_a, n, room.stride, a_row, a_col);
         for (int e = threadIdx.x; e < SLOTS * MOST; e += THREADS) {  // random vectors fill the slots
             const int c = e / MOST, i = e % MOST;
             Number v = {0.0, 0.0};

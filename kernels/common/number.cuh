@@ -8,6 +8,33 @@ constexpr int PARTS = COMPLEX ? 2 : 1;
 
 struct Number { double re, im; };
 
+// The following are for Number, and for structures like it.
+
+__device__ __forceinline__ float multiply_add(float u, float v, float w) { return fmaf(u, v, w); }
+__device__ __forceinline__ double multiply_add(double u, double v, double w) { return fma(u, v, w); }
+
+template <typename N>
+__device__ __forceinline__ N times(N u, N v) {
+    if (!COMPLEX) return {u.re * v.re, 0};
+    return {multiply_add(u.re, v.re, -u.im * v.im), multiply_add(u.re, v.im, u.im * v.re)};
+}
+
+// w - u v.
+template <typename N>
+__device__ __forceinline__ N less(N w, N u, N v) {
+    if (!COMPLEX) return {multiply_add(-u.re, v.re, w.re), 0};
+    return {
+        multiply_add(u.im, v.im, multiply_add(-u.re, v.re, w.re)),
+        multiply_add(-u.im, v.re, multiply_add(-u.re, v.im, w.im))
+    };
+}
+
+// The value that v has in lane `lane` of the warp.
+template <typename N>
+__device__ __forceinline__ N of_lane(N v, int lane) {
+    return {__shfl_sync(ALL_LANES, v.re, lane), COMPLEX ? __shfl_sync(ALL_LANES, v.im, lane) : 0};
+}
+
 // Entry i of v.
 template <typename T>
 __device__ __forceinline__ Number number(const T* v, Index i) {
