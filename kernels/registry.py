@@ -39,9 +39,10 @@ In gemm/:
 In batched/:
 
 - gemm_batched: tcs_gemm_batched, stacks of small products
-- solve_rows, solve_jordan, solve_cholesky, solve_block: tcs_solve_rows, tcs_solve_jordan,
+- solve_thread, solve_jordan, solve_cholesky, solve_block: tcs_solve_thread, tcs_solve_jordan,
   tcs_solve_cholesky, tcs_solve_block, solve and verify small systems and stacks in one launch
-- solve_inverse: tcs_solve_inverse, the same by an inverse in FP32; it leaves systems for another one
+- solve_team, solve_inverse: tcs_solve_team, tcs_solve_inverse, the same by an inverse in FP32; they leave
+  systems for another one
 - solve_across: tcs_solve_across, eliminates each system on many multiprocessors
 - cholesky_squares: tcs_pack_squares, tcs_factor_square, tcs_finish_column, tcs_solve_squares, Cholesky
   factors of real matrices, each by many multiprocessors
@@ -79,7 +80,8 @@ from tcsolve.kernels.system_shapes import (
     INVERSE_ARCH,
     INVERSE_SHAPES,
     JORDAN_ACROSS,
-    ROWS_SHAPES,
+    TEAM_SHAPES,
+    THREAD_SHAPES,
     across_defines,
     jordan_shapes,
 )
@@ -227,15 +229,24 @@ KERNELS = {
         ("tcs_stack_measure",),
         tuple(number | {"LANES": lanes} for number in _NUMBERS for lanes in STACK_LANES),
     ),
-    "solve_rows": KernelSpec(
-        ("tcs_solve_rows",),
+    "solve_thread": KernelSpec(
+        ("tcs_solve_thread",),
+        tuple(
+            number | {"BANDED": banded, "MOST": most, "THREADS": threads, "RESIDENT": resident}
+            for number in _NUMBERS
+            for banded in (0, 1)
+            for most, threads, resident in THREAD_SHAPES[_CHARS[tuple(number.values())]]
+        ),
+    ),
+    "solve_team": KernelSpec(
+        ("tcs_solve_team",),
         tuple(
             number
             | {"BANDED": banded, "MOST": most, "LANES": lanes, "THREADS": threads}
-            | {"RESIDENT": room // threads}
+            | {"RESIDENT": resident}
             for number in _NUMBERS
             for banded in (0, 1)
-            for _, most, lanes, threads, room in ROWS_SHAPES[_CHARS[tuple(number.values())]]
+            for _, most, lanes, threads, resident in TEAM_SHAPES[_CHARS[tuple(number.values())]]
         ),
     ),
     "solve_jordan": KernelSpec(

@@ -12,17 +12,24 @@ from tcsolve.kernels.arch import (
     shared_bytes,
 )
 
-# By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, threads that a
-# multiprocessor has registers for) of solve_rows.cu.  For more rows, solve_jordan.cu is faster.
-ROWS_SHAPES = {
-    "d": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256), (17, 24, 16, 64, 256))
-    + ((25, 32, 16, 64, 256),),
-    "f": ((1, 4, 1, 128, 512), (5, 8, 4, 128, 512), (9, 16, 4, 64, 256)),
-    "D": ((1, 4, 2, 128, 512), (5, 8, 8, 128, 512)),
-    "F": ((1, 4, 2, 128, 512), (5, 8, 8, 128, 512)),
+# By dtype char: (largest number of rows, threads of a block, blocks that a multiprocessor has registers for)
+# of solve_thread.cu.
+THREAD_SHAPES = {
+    "d": ((4, 128, 5), (8, 64, 4)),
+    "f": ((4, 128, 4), (8, 64, 4)),
+    "D": ((4, 32, 12),),
+    "F": ((4, 32, 12),),
 }
-# Number of right-hand sides of solve_rows.cu.
-ROWS_COLUMNS = 1
+# Number of right-hand sides of solve_thread.cu.
+THREAD_COLUMNS = 1
+# By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, blocks that a
+# multiprocessor has registers for) of solve_team.cu.  It takes at most INVERSE_SIDES right-hand sides.
+TEAM_SHAPES = {
+    "d": ((9, 16, 8, 32, 16), (17, 24, 8, 32, 10)),
+    "f": ((9, 16, 8, 64, 8), (17, 24, 8, 64, 7)),
+    "D": ((5, 8, 8, 32, 16), (9, 16, 16, 64, 8)),
+    "F": ((5, 8, 4, 64, 8), (9, 16, 16, 32, 20)),
+}
 # (largest number of rows, threads of a matrix, blocks that a multiprocessor has registers for) of
 # solve_jordan.cu, for real and for complex matrices.
 JORDAN_SHAPES = (
@@ -39,11 +46,9 @@ JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
 # capability 8.  For complex128 and 17 to 24 rows, solve_jordan.cu is faster.
 INVERSE_SHAPES = {
     "d": ((25, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 5), (65, 96, 1, 2), (97, 128, 1, 1)),
-    "f": ((9, 16, 1, 32), (17, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 8), (65, 96, 2, 4))
-    + ((97, 128, 2, 2),),
-    "D": ((9, 16, 1, 16), (25, 32, 1, 8), (33, 48, 1, 4), (49, 64, 1, 2), (65, 96, 1, 1)),
-    "F": ((9, 16, 1, 16), (17, 32, 1, 8), (33, 48, 1, 4), (49, 64, 2, 4), (65, 96, 1, 2))
-    + ((97, 128, 1, 1),),
+    "f": ((25, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 8), (65, 96, 2, 4)) + ((97, 128, 2, 2),),
+    "D": ((25, 32, 1, 8), (33, 48, 1, 4), (49, 64, 1, 2), (65, 96, 1, 1)),
+    "F": ((17, 32, 1, 8), (33, 48, 1, 4), (49, 64, 2, 4), (65, 96, 1, 2)) + ((97, 128, 1, 1),),
 }
 INVERSE_SIDES, INVERSE_ARCH = 2, 80
 # For more rows, solve_cholesky.cu is faster if the systems are real and positive definite.
@@ -179,13 +184,15 @@ def solve_shape(
     large = has_large_memory(arch_number(arch))
     limit = LARGEST_SHARED_BYTES if large else shared_bytes(arch)
     shape = before = None
+    if k == THREAD_COLUMNS:
+        shape = _thread_shape(count, n, dtype)
     slow = triangle or definite and n > INVERSE_DEFINITE[dtype.char]
-    if arch_number(arch) >= INVERSE_ARCH and k <= INVERSE_SIDES and not slow:
-        before = _inverse_shape(count, n, dtype, limit)
-    if before is None and definite and banded:
+    if shape is None and k <= INVERSE_SIDES and not slow:
+        before = _team_shape(count, n, dtype)
+        if before is None and arch_number(arch) >= INVERSE_ARCH:
+            before = _inverse_shape(count, n, dtype, limit)
+    if before is None and shape is None and definite and banded:
         shape = _cholesky_shape(n, k, dtype, limit, alone)
-    if before is None and shape is None and k == ROWS_COLUMNS:
-        shape = _rows_shape(count, n, dtype)
     shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
     if shape is None and shares <= (JORDAN_SHARES if alone else 1):
         shapes = jordan_shapes(_parts(dtype), banded)
@@ -208,7 +215,7 @@ def solve_shape(
 
 
 def _fewest_probes(dtype):
-    """Return the least number of random vectors; solve_rows.cu has exactly this number."""
+    """Return the least number of random vectors; solve_thread.cu has exactly this number."""
     return 1 if dtype.char in "dD" else 2
 
 
@@ -217,25 +224,34 @@ def _parts(dtype):
     return 2 if dtype.kind == "c" else 1
 
 
-def _rows_shape(count, n, dtype):
+def _thread_shape(count, n, dtype):
     probes = _fewest_probes(dtype)
-    for least, most, lanes, threads, room in ROWS_SHAPES[dtype.char]:
-        if least <= n <= most:
-            defines = {"MOST": most, "LANES": lanes, "THREADS": threads}
-            defines["RESIDENT"] = room // threads
-            bytes_of_warp = _rows_bytes(most, lanes, _parts(dtype), dtype.itemsize, probes)
-            blocks, shared = -(-count * lanes // threads), threads // 32 * bytes_of_warp
-            return SolveShape("solve_rows", defines, blocks, threads, shared, probes)
+    for most, threads, resident in THREAD_SHAPES[dtype.char]:
+        if n <= most:
+            defines = {"MOST": most, "THREADS": threads, "RESIDENT": resident}
+            shared = threads // 32 * _matrices_bytes(most, 1, dtype.itemsize)
+            return SolveShape(
+                "solve_thread", defines, -(-count // threads), threads, shared, probes
+            )
     return None
 
 
-def _rows_bytes(most, lanes, parts, itemsize, probes):
-    """Return the bytes of shared memory of a warp of solve_rows.cu, as its constants say."""
-    sides = ROWS_COLUMNS + probes
-    width, stride, banks = most + sides, most + 1 | 1, 128 // itemsize
+def _team_shape(count, n, dtype):
+    """Return the shape of a launch that leaves few systems for another one, or None."""
+    for least, most, lanes, threads, resident in TEAM_SHAPES[dtype.char]:
+        if least <= n <= most:
+            defines = {"MOST": most, "LANES": lanes, "THREADS": threads, "RESIDENT": resident}
+            blocks, places = -(-count * lanes // threads), 20 * _parts(dtype) * most + 16
+            of_warp = 32 // lanes * places + _matrices_bytes(most, lanes, dtype.itemsize)
+            return SolveShape("solve_team", defines, blocks, threads, threads // 32 * of_warp, 0)
+    return None
+
+
+def _matrices_bytes(most, lanes, itemsize):
+    """Return the bytes of shared memory for the matrices of a warp, as matrices_of_warp.cuh says."""
+    stride, banks = most + 1 | 1, 128 // itemsize
     size = most * stride + (lanes - most) * stride % banks
-    places = 0 if lanes == 1 else 32 * -(-parts * width // 2) + 16 * most * parts
-    return 32 // lanes * places + -(-32 // lanes * size * itemsize // 16) * 16
+    return -(-32 // lanes * size * itemsize // 16) * 16
 
 
 def _jordan_shape(shapes, n, share, dtype, limit):

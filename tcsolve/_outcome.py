@@ -12,7 +12,7 @@ from tcsolve._errors import (
 from tcsolve._report import message
 from tcsolve._solution import MISSED, Status
 
-__all__ = ["raise_or_warn"]
+__all__ = ["raise_or_warn", "warn_of_rcond"]
 
 
 def raise_or_warn(solution, places=None):
@@ -50,10 +50,16 @@ def raise_or_warn(solution, places=None):
     elif status is Status.ILL_CONDITIONED or (
         status is Status.NONFINITE_INPUT and solution.rcond == 0
     ):
-        warn(
-            f"Ill-conditioned matrix detected: rcond = {solution.rcond}{which}. {message(solution)}",
-            LinAlgWarning,
-        )
+        _warn_of_rcond(solution.rcond, which, message(solution))
+
+
+def warn_of_rcond(rcond, place):
+    """Give the warning of ILL_CONDITIONED for a stack; `place` is the index of its first such matrix."""
+    _warn_of_rcond(rcond, _in_slice(place), Status.ILL_CONDITIONED.value)
+
+
+def _warn_of_rcond(rcond, which, text):
+    warn(f"Ill-conditioned matrix detected: rcond = {rcond}{which}. {text}", LinAlgWarning)
 
 
 def _first_bad(solution, places):
@@ -61,8 +67,12 @@ def _first_bad(solution, places):
     if not solution.statuses.ndim:
         return ""
     index = np.argwhere(solution.statuses == solution.status)[0]
-    index = (index if places is None else places[index[0]]).tolist()
-    return f" in slice {tuple(index) if len(index) > 1 else index[0]} of the stack"
+    return _in_slice(index if places is None else places[index[0]])
+
+
+def _in_slice(place):
+    index = tuple(map(int, place))
+    return f" in slice {index if len(index) > 1 else index[0]} of the stack"
 
 
 def _worst(errors):

@@ -22,6 +22,7 @@ ASSEMBLY = re.compile(
 # The functions of `fibers.h` for instructions, with the names of the variables in the kernels' sources.
 INSTRUCTIONS = {
     "rsqrt.approx": "y = 1 / std::sqrt(v);",
+    "sqrt.approx": "y = std::sqrt(fmaf(v.re, v.re, v.im * v.im));",
     "rcp.approx": "y = on_cpu::reciprocal_instruction(v);",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32": "on_cpu::tf32_product(d, a, b);",
     "mma.sync.aligned.m8n8k4.row.col.f64": "on_cpu::fp64_product(c0, c1, a, b);",

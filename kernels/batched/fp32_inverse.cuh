@@ -19,22 +19,15 @@
 #pragma once
 
 #include "batched/fp32_number.cuh"
-#include "batched/small_solve.cuh"
+#include "batched/fp32_trust.cuh"
 #include "common/reduce.cuh"
 
 constexpr int THREADS = 2 * MOST / HIGH, WARPS = THREADS / WARP, TILES = MOST / 8, PANEL = 8;
 constexpr int RUNS = 2 * HIGH;  // of 8 rows that a warp has
 constexpr int EACH = (MOST + WARP - 1) / WARP;  // rows of a panel that a lane has
 constexpr unsigned KEY_ROWS = 256;  // larger than MOST, so that no key of a row is zero
-constexpr float MOST_PIVOT = 0x1p6f;  // the sum of the moduli of a row is below 2
 constexpr int LD = MOST + 1, LD_PANEL = 12, LD_TOP = (MOST + 31) / 32 * 32 + 8;  // few bank conflicts
 static_assert(MOST % (16 * HIGH) == 0 && HIGH <= 2 && MOST < int(KEY_ROWS), "shape");
-
-// The power of two that brings v > 0 to between 1 and 2, or the nearest one that is a normal number; 1 if v is zero.
-__device__ __forceinline__ double power_to_one(double v) {
-    const unsigned exponent = unsigned(__double2hiint(v)) & 0x7ff00000u;
-    return v == 0 ? 1.0 : __hiloint2double(int(min(0x7fe00000u - min(exponent, 0x7fd00000u), 0x7fd00000u)), 0);
-}
 
 __device__ __forceinline__ void wait_for_block() {
     if (WARPS == 1) __syncwarp();
@@ -373,8 +366,8 @@ struct Inverse {
                 float sum = 0;
                 #pragma unroll
                 for (int run = 0; run < RUNS; ++run) {
-                    const float re = w[0][t][2 * run + q], im = COMPLEX ? w[PARTS - 1][t][2 * run + q] : 0.0f;
-                    if (row_of(run) < room.n) sum += COMPLEX ? sqrtf(fmaf(re, re, im * im)) : fabsf(re);
+                    const Small u = {w[0][t][2 * run + q], COMPLEX ? w[PARTS - 1][t][2 * run + q] : 0.0f};
+                    if (row_of(run) < room.n) sum += modulus(u);
                 }
                 #pragma unroll
                 for (int d = 4; d < WARP; d *= 2) sum += of_partner(sum, d);

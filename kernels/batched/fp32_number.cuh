@@ -18,6 +18,13 @@ __device__ __forceinline__ Small inverse_of(Small v) {
     const float d = inverse_of(fmaf(v.re, v.re, v.im * v.im));
     return {v.re * d, -v.im * d};
 }
+// To a few bits less than all.
+__device__ __forceinline__ float modulus(Small v) {
+    if (!COMPLEX) return fabsf(v.re);
+    float y;
+    asm volatile("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(fmaf(v.re, v.re, v.im * v.im)));
+    return y;
+}
 // Reads or writes eight numbers; imaginary parts are `apart` places behind real ones.
 __device__ __forceinline__ void read_eight(Small (&v)[8], const float* from, int apart) {
     #pragma unroll

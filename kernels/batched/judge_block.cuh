@@ -59,7 +59,7 @@ __device__ __forceinline__ void residual(
     for (int q = 0; q < COUNT; ++q) rest[q] = 0;
     for (int first = 0; first < n; first += THREADS / GROUP) {
         const int i = min(first + int(threadIdx.x) / GROUP, n - 1), in_group = threadIdx.x % GROUP;
-        Residual sums[COUNT];
+        Residual<> sums[COUNT];
         #pragma unroll
         for (int q = 0; q < COUNT; ++q) {
             const Number given = b(i, c + q);

@@ -80,7 +80,7 @@ struct Seen {
         } else if (band.reads(i, j)) {
             raise(largest, modulus(given));
         } else {
-            raise(apart, modulus({given.re - stands.re, given.im - stands.im}));
+            raise(apart, modulus(Number{given.re - stands.re, given.im - stands.im}));
             beyond = beyond || modulus(given) > 0;
         }
     }

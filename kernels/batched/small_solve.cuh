@@ -1,6 +1,6 @@
-// What solve_rows.cu, solve_inverse.cu, solve_jordan.cu, solve_cholesky.cu and solve_block.cu share: arguments, kinds
-// of matrices, arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu has only the kinds
-// and the arithmetic in common with them.
+// What solve_thread.cu, solve_team.cu, solve_inverse.cu, solve_jordan.cu, solve_cholesky.cu and solve_block.cu share:
+// arguments, kinds of matrices, arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu has
+// only the kinds and the arithmetic in common with them.
 //
 //   x      T_A (or pairs) [count][n]: the answers.
 //   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i
@@ -10,7 +10,7 @@
 //          without pivoting or by Cholesky, where all pivots must be positive; 2 a triangle or a diagonal, by
 //          elimination without pivoting.
 //   bound  on max |b - A x| / (||A||_inf max |x|).  If the ratio exceeds it, x is corrected once by its residual; the
-//          correction is kept if it makes the ratio smaller.  solve_inverse.cu corrects x more often.
+//          correction is kept if it makes the ratio smaller.  solve_team.cu and solve_inverse.cu correct x more often.
 //   board  null, or double[SEEN + 6][count]: the numbers of `tell` (reading.cuh), ||A||_inf, ||A||_1, the size of A^-1,
 //          the first step whose pivot is not allowed or 0, max |b - A x|, max |x|.
 //          A norm or size that is computed from a NaN is NaN; the step and the numbers of `tell` never are.
@@ -27,7 +27,7 @@
 //           larger.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
-//           In solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32.
+//           In solve_team.cu and solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
 //           allowed.
@@ -36,9 +36,9 @@
 //
 // Defines T_A (float or double), COMPLEX (0 or 1).
 // Rounding: elimination or Cholesky in FP64, with multiplications by reciprocals of the pivots; solve_block.cu and
-// solve_cholesky.cu also multiply by inverses of triangular 8 x 8 blocks on the diagonal.  solve_inverse.cu has an
-// inverse in FP32, and refines x in FP64.  x is rounded to T_A; the
-// residual of that x is summed in two doubles.
+// solve_cholesky.cu also multiply by inverses of triangular 8 x 8 blocks on the diagonal.  solve_team.cu and
+// solve_inverse.cu have an inverse in FP32, and refine x in FP64.  x is rounded to T_A; the residual of that x is
+// summed in two doubles, or in one if T_A is float.
 #pragma once
 
 #include "batched/reading.cuh"
@@ -74,8 +74,8 @@ __device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
 
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
 
+// 1 / v for a complex v of any size.
 __device__ __forceinline__ Number reciprocal(Number v) {
-    if (!COMPLEX) return {1.0 / v.re, 0.0};
     // Divide by the larger part first (Smith), so that no square overflows or underflows.
     if (fabs(v.re) >= fabs(v.im)) {
         const double q = v.im / v.re, d = 1.0 / fma(v.im, q, v.re);
@@ -95,7 +95,11 @@ __device__ __forceinline__ double fast_reciprocal(double v) {
 // 1 / v to about the last bit.  If v is real, and v or 1 / v is subnormal, the result is zero or not finite, and x
 // misses the bound.
 __device__ __forceinline__ Number inverse_of(Number v) {
-    return COMPLEX ? reciprocal(v) : Number{fast_reciprocal(v.re), 0.0};
+    if (!COMPLEX) return {fast_reciprocal(v.re), 0.0};
+    const double square = fma(v.re, v.re, v.im * v.im);
+    if (!(square > 0x1p-900 && square < 0x1p900)) return reciprocal(v);
+    const double d = fast_reciprocal(square);
+    return {v.re * d, -v.im * d};
 }
 
 // A key for the search of a pivot among at most KEY_ROWS rows, a power of two.  The upper bits are those of |v|, or of
@@ -226,9 +230,11 @@ struct Measured {
     }
 };
 
-// b minus a sum of products, nearly exact.
+// b minus a sum of products: nearly exact, or a plain sum in FP64.  If A and x are in FP32, a plain sum is accurate
+// enough, because each product is exact.
+template <bool EXACT = sizeof(T_A) == sizeof(double)>
 struct Residual {
-    BoundedSum re, im;
+    BoundedSum<EXACT> re, im;
 
     // `most` is a bound on the sum of the moduli of the products.
     __device__ __forceinline__ void begin(Number b, double most) {
@@ -241,10 +247,14 @@ struct Residual {
         if (!COMPLEX) return;
         re.add_product(u.im, v.im), im.add_product(-u.re, v.im), im.add_product(-u.im, v.re);
     }
-    // The result of a group of OF neighbouring lanes.  One lane began with b, the others with 0, all with the same
-    // bound.
-    template <int OF>
+    // The result of some lanes, of which one began with b, the others with 0, all with the same bound.  add(v) adds up
+    // a number of each of them.
+    template <typename Add>
+    __device__ __forceinline__ Number result(Add add) const { return {re.total(add), COMPLEX ? im.total(add) : 0.0}; }
+
+    // The same for groups of OF neighbouring lanes.
+    template <int OF = 1>
     __device__ __forceinline__ Number over_group() const {
-        return {re.total<OF>(), COMPLEX ? im.total<OF>() : 0.0};
+        return result([](double v) { return sum_of_lanes<OF>(v); });
     }
 };

@@ -18,12 +18,6 @@
 
 #include "batched/fp32_inverse.cuh"
 
-constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
-constexpr double LARGEST = 0x1.fffffffffffffp+1023;
-// The least 1 / (||A||_1 ||A^-1||_1) for which the largest column is told, if A is in FP32.  Where rcond is near
-// epsilon in FP64, an inverse in FP32 does not know this column.
-constexpr double TELLS = 0x1p-30;
-
 // A row of the matrix for each thread if HIGH is 2, else half a row.  The other half belongs to the lane 16 places
 // away.
 struct OwnRow {
@@ -52,6 +46,15 @@ struct OwnRow {
 };
 
 __device__ __forceinline__ double of_row(double v) { return HIGH == 1 ? v + of_partner(v, 16) : v; }
+
+// b - A x for the row of this thread.  `most` is ||A||_inf max |x|.
+template <bool EXACT>
+__device__ __forceinline__ Number residual(const Room& room, const OwnRow& own, Number b, double most) {
+    Residual<EXACT> sum;
+    sum.begin(own.is_first ? b : Number{0.0, 0.0}, own.is_first ? most : most + fabs(b.re) + fabs(b.im));
+    own.for_columns([&](int j) { sum.subtract(room(own.i, j), load(room.x[j])); });
+    return sum.result(of_row);
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_inverse(
@@ -132,29 +135,34 @@ tcs_solve_inverse(
         const double to_one = power_to_one(top), back = power_to_one(to_one);
         if (threadIdx.x < n) inverse.take(room, threadIdx.x, side(threadIdx.x), to_one);
         wait_for_block();
-        double before = LARGEST;
-        #pragma unroll 1
-        while (true) {
+        const Number given = own.i < n ? side(own.i) : Number{0.0, 0.0};
+        const auto take = [&](Number r) { if (own.i < n && own.is_first) inverse.take(room, own.i, r, to_one); };
+        // Adds A^-1 times the residual to x, and returns max |x| of the rows of this thread.
+        const auto step = [&] {
             double size = 0;
             inverse.apply(room, back, [&](int j, Number y) {
                 const Number v = rounded(plus(load(room.x[j]), y));
                 save(room.x[j], v), size = larger(size, modulus(v));
             });
-            size = largest_of_block<WARPS, 1>(size);  // it waits until all entries are saved
-            const Number given = own.i < n ? side(own.i) : Number{0.0, 0.0};
-            const double most = inf * size, of_b = fabs(given.re) + fabs(given.im);
-            Residual sum;
-            sum.begin(own.is_first ? given : Number{0.0, 0.0}, own.is_first ? most : most + of_b);
-            own.for_columns([&](int j) { sum.subtract(room(own.i, j), load(room.x[j])); });
-            const Number r = {
-                of_row(sum.re.sum - sum.re.constant) + of_row(sum.re.rest),
-                COMPLEX ? of_row(sum.im.sum - sum.im.constant) + of_row(sum.im.rest) : 0.0
-            };
-            if (own.i < n && own.is_first) inverse.take(room, own.i, r, to_one);
+            return size;
+        };
+        #pragma unroll 1
+        for (int round = 0; round < PLAIN_ROUNDS; ++round) {
+            step();
+            wait_for_block();
+            take(residual<false>(room, own, given, 0.0));
+            wait_for_block();
+        }
+        double before = LARGEST;
+        #pragma unroll 1
+        while (true) {
+            const double size = largest_of_block<WARPS, 1>(step());  // it waits until all entries are saved
+            const Number r = residual<!SHORT>(room, own, given, inf * size);
+            take(r);
             const double largest = largest_of_block<WARPS, 0>(own.i < n ? modulus(r) : 0.0);
             if (threadIdx.x == 0) rests[c] = largest, sizes[c] = size;
             if (largest <= bound * inf * size) break;
-            good = largest < before && largest <= before / 4;  // not if both are 0, and the norm has overflowed
+            good = largest < before && largest <= before / 4;  // not if both are 0 and the norm has overflowed
             if (!good) break;
             before = largest;
         }

@@ -251,7 +251,7 @@ __device__ __forceinline__ double residual(const Room& room, int c, Side b, doub
         const int i = min(first + int(threadIdx.x) / GROUP, n - 1);
         const Number given = b(i);
         const double of_b = fabs(given.re) + fabs(given.im);
-        Residual sum;
+        Residual<> sum;
         sum.begin(in_group ? Number{0.0, 0.0} : given, in_group ? most + of_b : most);
         #pragma unroll 4
         for (int j = in_group; j < n; j += GROUP) sum.subtract(room(i, j), load(room.sides[c * LD + j]));

@@ -48,7 +48,25 @@ __device__ __forceinline__ void store(T* v, Index i, Number entry) {
     if (COMPLEX) v[PARTS * i + PARTS - 1] = T(entry.im);
 }
 
-__device__ __forceinline__ double modulus(Number v) { return COMPLEX ? hypot(v.re, v.im) : fabs(v.re); }
+// sqrt(v) to about the last bit, for v > 0 between 2^-1000 and 2^1000.
+__device__ __forceinline__ double root_of(double v) {
+    double y;
+    asm("rsqrt.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
+    // Each step of Newton's iteration for the root g and half the reciprocal root h doubles the number of right bits.
+    double g = v * y, h = 0.5 * y;
+    #pragma unroll
+    for (int step = 0; step < 2; ++step) {
+        const double r = fma(-g, h, 0.5);
+        g = fma(g, r, g), h = fma(h, r, h);
+    }
+    return fma(fma(-g, g, v), h, g);
+}
+
+__device__ __forceinline__ double modulus(Number v) {
+    if (!COMPLEX) return fabs(v.re);
+    const double square = fma(v.re, v.re, v.im * v.im);
+    return square > 0x1p-900 && square < 0x1p1000 ? root_of(square) : hypot(v.re, v.im);
+}
 
 // The larger of two numbers; NaN if one of them is NaN.
 __device__ __forceinline__ double larger(double u, double v) { return v > u || v != v ? v : u; }

@@ -46,28 +46,33 @@ struct Sum {
     }
 };
 
-// A nearly exact sum of products whose partial sums stay below a known bound.  A large constant is in the sum, so that
-// all its values are multiples of one number, the spacing at this constant; `rest` adds up the rounding errors.
+// A sum of products in FP64.  If EXACT, it is nearly exact, and partial sums must stay below a known bound: a large
+// constant is in the sum, so that all its values are multiples of one number, the spacing at this constant; `rest` adds
+// up the rounding errors.
+template <bool EXACT>
 struct BoundedSum {
-    double constant, sum, rest;
+    double constant = 0, sum = 0, rest = 0;
 
     // `bound` is at least 0 and less than 2^1022.  With any other bound, the result must not be used.
     __device__ __forceinline__ void begin(double bound) {
+        if (!EXACT) return;
         // The constant is 3 p for a power of two p that is larger than the bound.  So all sums lie between 2 p and 4 p.
         const unsigned above = (unsigned(__double2hiint(fmax(bound, 0x1p-960))) & 0x7ff00000u) + 0x00200000u;
-        constant = sum = 1.5 * __hiloint2double(int(above), 0), rest = 0;
+        constant = sum = 1.5 * __hiloint2double(int(above), 0);
     }
 
     __device__ __forceinline__ void add_product(double u, double v) {
+        if (!EXACT) {
+            sum = fma(u, v, sum);
+            return;
+        }
         const double next = fma(u, v, sum), step = next - sum;
         rest += fma(u, v, -step), sum = next;
     }
 
-    // Adds the sums of groups of OF neighbouring lanes that have the same bound, and returns the result.
-    template <int OF>
-    __device__ __forceinline__ double total() const {
-        double high = sum - constant, low = rest;
-        butterfly<OF>([&](int d) { high += of_partner(high, d), low += of_partner(low, d); });
-        return high + low;
+    // Adds the sums of some lanes that have the same bound, and returns the result; add(v) adds up one number.
+    template <typename Add>
+    __device__ __forceinline__ double total(Add add) const {
+        return EXACT ? add(sum - constant) + add(rest) : add(sum);
     }
 };

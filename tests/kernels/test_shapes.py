@@ -364,6 +364,10 @@ def test_what_no_cluster_holds_is_split_in_two_passes(matrix):
 # ---- small systems -----------------------------------------------------------------------------
 
 
+SMALL_SYSTEMS = "solve_thread", "solve_team", "solve_inverse", "solve_jordan"
+SMALL_SYSTEMS += "solve_cholesky", "solve_block"
+
+
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("dtype", "fdFD")
 def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype):
@@ -371,7 +375,7 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
     number = {"T_A": "float" if dtype.char in "fF" else "double", "COMPLEX": int(dtype.kind == "c")}
     known = {
         name: {frozenset(v.items()) for v in KERNELS[name].variants_for(arch)}
-        for name in ("solve_rows", "solve_jordan", "solve_cholesky", "solve_block", "solve_inverse")
+        for name in SMALL_SYSTEMS
         if compiler.supported(name, arch)
     }
     limit = 227 << 10 if arch in ("sm_90a", "sm_100a") else shared_bytes(arch)
@@ -390,7 +394,11 @@ def test_small_systems_have_a_launch_shape_that_is_compiled_and_fits(arch, dtype
         assert shape.probes >= (1 if dtype.char in "dD" else 2)
         if before := shape.before:
             assert frozenset((number | before.defines).items()) in known[before.name]
-            assert n <= before.defines["MOST"] and before.blocks == 1000 and before.shared <= limit
+            assert n <= before.defines["MOST"] and before.shared <= limit
+            systems = (
+                before.threads // before.defines["LANES"] if before.name == "solve_team" else 1
+            )
+            assert (before.blocks - 1) * systems < 1000 <= before.blocks * systems
             assert k <= 2 and shape.name in ("solve_jordan", "solve_block")
             names.add(before.name)
         largest, names = max(largest, n if k == 1 else 0), names | {shape.name}
@@ -433,7 +441,7 @@ def test_few_columns_of_small_systems_are_eliminated_with_the_matrix(dtype, most
             assert shape(n, k).name == "solve_jordan" and shape(n, k).probes == 8 - k
         assert shape(n, columns + 1).name == "solve_block"
     assert shape(most, 1).name == "solve_jordan" and shape(most + 1, 1).name == "solve_block"
-    assert shape(2, 1).name == "solve_rows"
+    assert shape(2, 1).name == "solve_thread"
     args = 9, most, 2, np.dtype(dtype), True
     banded = solve_shape(*args, arch="sm_90a", multiprocessors=132)
     assert banded.name == ("solve_jordan" if most <= 64 else "solve_block")
@@ -472,20 +480,24 @@ def test_real_positive_definite_systems_have_cholesky_factors(arch, most, dtype,
 
 @pytest.mark.parametrize("dtype", "fdFD")
 def test_an_inverse_in_fp32_comes_before_a_kernel_that_solves_what_it_leaves(dtype):
-    """Not on Turing, not for triangles, and not for many right-hand sides."""
+    """Not for triangles or many right-hand sides; on Turing, only for the smallest ones."""
 
     def shape(n, k=1, count=9000, **how):
         how = {"arch": "sm_90a", "multiprocessors": 132} | how
         return solve_shape(count, n, k, np.dtype(dtype), how.pop("banded", False), **how)
 
     sizes = [n for n in range(1, 200) if shape(n).before]
-    assert sizes[0] == (25 if dtype == "d" else 9) and sizes[-1] == (96 if dtype == "D" else 128)
+    assert sizes[0] == (9 if dtype in "df" else 5) and sizes[-1] == (96 if dtype == "D" else 128)
+    of_team = [n for n in sizes if shape(n).before.name == "solve_team"]
+    assert of_team == list(range(sizes[0], (24 if dtype in "df" else 16) + 1))
     for n in sizes:
-        assert shape(n).before.name == "solve_inverse" and shape(n).before.blocks == 9000
+        assert n in of_team or shape(n).before.name == "solve_inverse"
         assert shape(n).blocks <= 132 * shape(n).defines["RESIDENT"]
         assert shape(n, count=1).blocks == shape(n, count=1, alone=True).before.blocks == 1
-        others = shape(n, 3), shape(n, arch="sm_75"), shape(n, banded=True, triangle=True)
+        others = shape(n, 3), shape(n, banded=True, triangle=True)
         assert not any(other and other.before for other in others)
+        on_turing = shape(n, arch="sm_75")
+        assert bool(on_turing and on_turing.before) == (n in of_team)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_89"])

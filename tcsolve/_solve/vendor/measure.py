@@ -31,6 +31,7 @@ __all__ = [
     "measure",
     "measure_again",
     "ordinary",
+    "rconds_alone",
     "rows_of",
     "safe_errors",
 ]
@@ -181,14 +182,14 @@ def errors_on(board, system):
     return error.T, met, is_safe
 
 
-def ordinary(board, system):
+def ordinary(board, system, which=0, limit=None):
     """Return (rcond, errors) of one system, or None if it is not ordinary; its errors may miss the bound.
 
     A system is ordinary if A is finite and agrees with its structure, the factorization did not break down,
-    no norm is extreme, and rcond is not near epsilon.  For such a system, this function finds what `look_at`
-    finds, in a fraction of the time.
+    no norm is extreme, and rcond is not below `limit`, by default one that is not near epsilon.  For such a
+    system, this function finds what `look_at` finds, in a fraction of the time.
     """
-    numbers = board[:, 0]
+    numbers = board[:, which]
     difference, largest, beyond, spoilt, zero = numbers[:SEEN].tolist()
     _, one, grown, info = numbers[SEEN : SEEN + MEASURED].tolist()
     agrees = beyond == 0 or difference <= tolerance(system) * largest
@@ -196,9 +197,20 @@ def ordinary(board, system):
         info = zero
     if not (agrees and spoilt == 0 == info and 0 < one < SAFE and 0 < grown < SAFE):
         return None
-    least = min(1 / one / grown, 1.0)
+    least, limit = min(1 / one / grown, 1.0), _least(system) if limit is None else limit
     error = safe_errors(numbers, system)
-    return None if error is None or least < _least(system) else (least, error)
+    return None if error is None or least < limit else (least, error)
+
+
+def rconds_alone(board, system):
+    """Return the rconds of some systems if they are ordinary but for these, and meet the bound; else None."""
+    rconds = []
+    for which in range(board.shape[1]):
+        found = ordinary(board, system, which, 0.0)
+        if found is None or not found[1].max() <= system.bound:
+            return None
+        rconds.append(found[0])
+    return rconds
 
 
 def all_ordinary(board, system):

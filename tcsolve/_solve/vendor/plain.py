@@ -14,11 +14,11 @@ import numpy as np
 from tcsolve._arrays import is_aligned, is_cupy
 from tcsolve._backends.select import cupy_ops_for
 from tcsolve._checks import STRUCTURES
-from tcsolve._outcome import raise_or_warn
+from tcsolve._outcome import raise_or_warn, warn_of_rcond
 from tcsolve._solution import contradicted
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.judged import PROBES, settled_few
-from tcsolve._solve.vendor.measure import limits
+from tcsolve._solve.vendor.measure import limits, rconds_alone
 from tcsolve._solve.vendor.result import solution_of
 from tcsolve._solve.vendor.solve import (
     answer_by_factors,
@@ -35,6 +35,8 @@ LARGEST = 2048
 # If one launch solves the systems, and more than one in RARE of them is not plain, the general code solves
 # all of them.
 RARE = 4
+# If at most FEW systems are doubtful, it is first tested whether they are so by their rcond alone.
+FEW = 16
 
 
 def plain_answer_there(a, b, assume_a, lower, check_finite):
@@ -131,7 +133,12 @@ def _answer_by_factors(ops, system, batch, shape, check_finite):
 
 def _settle_doubtful(ops, system, judged, batch, check_finite):
     """Replace the answers to doubtful systems, and raise or warn as their statuses say."""
-    start, (_, few, _) = time.perf_counter(), judged
+    start, (_, few, board) = time.perf_counter(), judged
+    if board is not None and len(few) <= FEW and (rconds := rconds_alone(board, system)):
+        bad = next((i for i, rcond in enumerate(rconds) if rcond < system.eps), None)
+        if bad is not None:
+            warn_of_rcond(min(rconds), np.unravel_index(few[bad], batch))
+        return
     part = settled_few(ops, system, *judged, Later(ops, system, PROBES))
     require_finite_systems(ops, system, part, check_finite, few)
     solution = solution_of(part, ops, part.codes.shape, part.x.shape, start, 0)

@@ -184,7 +184,7 @@ def _prepared(device, shape, char, systems, limits):
     eps = float(np.finfo(dtype).eps)
     if near is None:
         near = NEAR ** (1 / taken.probes) * eps
-    of_b, takes_left = 3 if taken.name == "solve_rows" else 4, taken.name in TAKE_LEFT
+    of_b, takes_left = 3 if taken.name == "solve_thread" else 4, taken.name in TAKE_LEFT
 
     def prepare(taken, of_b, arrays, near, numbers):
         entry, defines = (taken.name, "tcs_" + taken.name), macros(dtype) | taken.defines

@@ -1,0 +1,22 @@
+// What the kernels that invert a matrix in FP32 share: limits, and scales.
+#pragma once
+
+#include "batched/small_solve.cuh"
+
+constexpr bool SHORT = sizeof(T_A) == sizeof(float);
+constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
+// The first steps of the refinement, whose residuals are plain sums in FP64, and are not compared with the bound.  In
+// later steps they are nearly exact.  If A is in FP32, all are plain sums, whose errors are small compared with the
+// bound.
+constexpr int PLAIN_ROUNDS = SHORT ? 0 : 2;
+constexpr float MOST_PIVOT = 0x1p6f;  // the sum of the moduli of a row is below 2
+constexpr double LARGEST = 0x1.fffffffffffffp+1023;
+// The least 1 / (||A||_1 ||A^-1||_1) for which the largest column is told, if A is in FP32.  Where rcond is near
+// epsilon in FP64, an inverse in FP32 does not know this column.
+constexpr double TELLS = 0x1p-30;
+
+// The power of two that brings v > 0 to between 1 and 2, or the nearest one that is a normal number; 1 if v is zero.
+__device__ __forceinline__ double power_to_one(double v) {
+    const unsigned exponent = unsigned(__double2hiint(v)) & 0x7ff00000u;
+    return v == 0 ? 1.0 : __hiloint2double(int(min(0x7fe00000u - min(exponent, 0x7fd00000u), 0x7fd00000u)), 0);
+}
