@@ -246,7 +246,7 @@ KERNELS = {
             | {"RESIDENT": resident}
             for number in _NUMBERS
             for banded in (0, 1)
-            for _, most, lanes, threads, resident in TEAM_SHAPES[_CHARS[tuple(number.values())]]
+            for most, lanes, threads, resident in TEAM_SHAPES[_CHARS[tuple(number.values())]]
         ),
     ),
     "solve_jordan": KernelSpec(
@@ -266,7 +266,7 @@ KERNELS = {
             number | {"BANDED": banded, "MOST": most, "HIGH": high, "RESIDENT": resident}
             for number in _NUMBERS
             for banded in (0, 1)
-            for _, most, high, resident in INVERSE_SHAPES[_CHARS[tuple(number.values())]]
+            for most, high, resident in INVERSE_SHAPES[_CHARS[tuple(number.values())]]
         ),
         min_arch=INVERSE_ARCH,
     ),

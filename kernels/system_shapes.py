@@ -22,13 +22,13 @@ THREAD_SHAPES = {
 }
 # Number of right-hand sides of solve_thread.cu.
 THREAD_COLUMNS = 1
-# By dtype char: (least and largest number of rows, threads of a matrix, threads of a block, blocks that a
+# By dtype char: (largest number of rows, threads of a matrix, threads of a block, blocks that a
 # multiprocessor has registers for) of solve_team.cu.  It takes at most INVERSE_SIDES right-hand sides.
 TEAM_SHAPES = {
-    "d": ((9, 16, 8, 32, 16), (17, 24, 8, 32, 10)),
-    "f": ((9, 16, 8, 64, 8), (17, 24, 8, 64, 7)),
-    "D": ((5, 8, 8, 32, 16), (9, 16, 16, 64, 8)),
-    "F": ((5, 8, 4, 64, 8), (9, 16, 16, 32, 20)),
+    "d": ((16, 8, 32, 16), (24, 8, 32, 10)),
+    "f": ((16, 8, 64, 8), (24, 8, 64, 7)),
+    "D": ((8, 8, 32, 16), (16, 16, 64, 8), (24, 8, 32, 8)),
+    "F": ((8, 4, 64, 8), (16, 16, 32, 20), (24, 8, 32, 8)),
 }
 # (largest number of rows, threads of a matrix, blocks that a multiprocessor has registers for) of
 # solve_jordan.cu, for real and for complex matrices.
@@ -41,14 +41,13 @@ JORDAN_BANDED = 64
 # Of solve_jordan.cu: number of threads that share a row; number of right-hand sides, including the random
 # vectors.  Up to JORDAN_SHARES blocks share the right-hand sides of a system that is no stack.
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
-# By dtype char: (least and largest number of rows, rows of a warp over 16, blocks that a multiprocessor has
-# registers for) of solve_inverse.cu.  It takes at most INVERSE_SIDES right-hand sides, and needs compute
-# capability 8.  For complex128 and 17 to 24 rows, solve_jordan.cu is faster.
+# By dtype char: (largest number of rows, rows of a warp over 16, blocks that a multiprocessor has registers
+# for) of solve_inverse.cu.  It takes at most INVERSE_SIDES right-hand sides, and needs compute capability 8.
 INVERSE_SHAPES = {
-    "d": ((25, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 5), (65, 96, 1, 2), (97, 128, 1, 1)),
-    "f": ((25, 32, 2, 20), (33, 48, 1, 8), (49, 64, 2, 8), (65, 96, 2, 4)) + ((97, 128, 2, 2),),
-    "D": ((25, 32, 1, 8), (33, 48, 1, 4), (49, 64, 1, 2), (65, 96, 1, 1)),
-    "F": ((17, 32, 1, 8), (33, 48, 1, 4), (49, 64, 2, 4), (65, 96, 1, 2)) + ((97, 128, 1, 1),),
+    "d": ((32, 2, 20), (48, 1, 8), (64, 2, 5), (96, 1, 2), (128, 1, 1)),
+    "f": ((32, 2, 20), (48, 1, 8), (64, 2, 8), (96, 2, 4), (128, 2, 2)),
+    "D": ((32, 1, 8), (48, 1, 4), (64, 1, 2), (96, 1, 1)),
+    "F": ((32, 1, 8), (48, 1, 4), (64, 2, 4), (96, 1, 2), (128, 1, 1)),
 }
 INVERSE_SIDES, INVERSE_ARCH = 2, 80
 # For more rows, solve_cholesky.cu is faster if the systems are real and positive definite.
@@ -238,8 +237,8 @@ def _thread_shape(count, n, dtype):
 
 def _team_shape(count, n, dtype):
     """Return the shape of a launch that leaves few systems for another one, or None."""
-    for least, most, lanes, threads, resident in TEAM_SHAPES[dtype.char]:
-        if least <= n <= most:
+    for most, lanes, threads, resident in TEAM_SHAPES[dtype.char]:
+        if n <= most:
             defines = {"MOST": most, "LANES": lanes, "THREADS": threads, "RESIDENT": resident}
             blocks, places = -(-count * lanes // threads), 20 * _parts(dtype) * most + 16
             of_warp = 32 // lanes * places + _matrices_bytes(most, lanes, dtype.itemsize)
@@ -276,9 +275,9 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
 
 def _inverse_shape(count, n, dtype, limit):
     """Return the shape of a launch that leaves few systems for another one, or None."""
-    for least, most, high, resident in INVERSE_SHAPES[dtype.char]:
+    for most, high, resident in INVERSE_SHAPES[dtype.char]:
         shared = _inverse_bytes(most, _parts(dtype), dtype.itemsize)
-        if least <= n <= most and shared + STATIC <= limit:
+        if n <= most and shared + STATIC <= limit:
             defines = {"MOST": most, "HIGH": high, "RESIDENT": resident}
             return SolveShape("solve_inverse", defines, count, 2 * most // high, shared, 0)
     return None

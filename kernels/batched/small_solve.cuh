@@ -74,8 +74,8 @@ __device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
 
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
 
-// 1 / v for a complex v of any size.
-__device__ __forceinline__ Number reciprocal(Number v) {
+// 1 / v for a complex v of any size.  No inline function, because this is a rare case.
+__device__ __noinline__ Number reciprocal(Number v) {
     // Divide by the larger part first (Smith), so that no square overflows or underflows.
     if (fabs(v.re) >= fabs(v.im)) {
         const double q = v.im / v.re, d = 1.0 / fma(v.im, q, v.re);

@@ -153,7 +153,7 @@ __device__ __forceinline__ double residual(
     Residual<EXACT> sums[ROWS];
     #pragma unroll
     for (int r = 0; r < ROWS; ++r) sums[r].begin(b[r], most);
-    #pragma unroll
+    #pragma unroll 8
     for (int j = 0; j < N; ++j) {
         const Number v = load(places.x[j]);
         #pragma unroll
@@ -202,7 +202,7 @@ tcs_solve_team(
     for (int r = 0; r < ROWS; ++r) {
         const int i = inverse.row_of(r);
         double of_row = 0, of_column = 0;
-        #pragma unroll
+        #pragma unroll (COMPLEX ? 2 : 8)
         for (int j = 0; j < N; ++j) {
             of_row += modulus(matrix(i, j));
             if (!mirrored) of_column += modulus(matrix(j, i));

@@ -120,7 +120,7 @@ tcs_solve_thread(
     Seen seen;
     if (BANDED) matrix.apply({below, above, mirror}, seen);
     double inf = 0, one = 0, of_columns[N] = {};
-    #pragma unroll
+    #pragma unroll (COMPLEX ? 1 : N)
     for (int i = 0; i < N; ++i) {
         double of_row = 0;
         #pragma unroll

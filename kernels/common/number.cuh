@@ -62,10 +62,13 @@ __device__ __forceinline__ double root_of(double v) {
     return fma(fma(-g, g, v), h, g);
 }
 
+// No inline function, because many copies of this rare case would fill the cache of instructions.
+__device__ __noinline__ double hypot_apart(double u, double v) { return hypot(u, v); }
+
 __device__ __forceinline__ double modulus(Number v) {
     if (!COMPLEX) return fabs(v.re);
     const double square = fma(v.re, v.re, v.im * v.im);
-    return square > 0x1p-900 && square < 0x1p1000 ? root_of(square) : hypot(v.re, v.im);
+    return square > 0x1p-900 && square < 0x1p1000 ? root_of(square) : hypot_apart(v.re, v.im);
 }
 
 // The larger of two numbers; NaN if one of them is NaN.

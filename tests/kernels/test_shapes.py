@@ -489,7 +489,8 @@ def test_an_inverse_in_fp32_comes_before_a_kernel_that_solves_what_it_leaves(dty
     sizes = [n for n in range(1, 200) if shape(n).before]
     assert sizes[0] == (9 if dtype in "df" else 5) and sizes[-1] == (96 if dtype == "D" else 128)
     of_team = [n for n in sizes if shape(n).before.name == "solve_team"]
-    assert of_team == list(range(sizes[0], (24 if dtype in "df" else 16) + 1))
+    assert of_team == list(range(sizes[0], 25))
+    assert all(shape(n, 2).before for n in range(1, sizes[-1]))
     for n in sizes:
         assert n in of_team or shape(n).before.name == "solve_inverse"
         assert shape(n).blocks <= 132 * shape(n).defines["RESIDENT"]
