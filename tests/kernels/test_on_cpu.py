@@ -92,7 +92,7 @@ def conditions(a):
 
 
 @pytest.mark.parametrize(
-    "dtype, n", [("d", 13), ("d", 50), ("f", 24), ("f", 64), ("D", 7), ("D", 29), ("F", 48)]
+    "dtype, n", [("d", 13), ("d", 50), ("f", 64), ("D", 7), ("D", 29), ("F", 48)]
 )
 def test_an_inverse_in_fp32_solves_most_systems_and_leaves_the_others(folder, dtype, n):
     """Those that it leaves are solved in FP64; the FP32 ones among them get an exact rcond."""
@@ -159,7 +159,7 @@ def test_a_singular_matrix_whose_entries_grow_is_found(folder):
     assert (1 / board[SEEN + 1] / board[SEEN + 2] < eps).all()
 
 
-@pytest.mark.parametrize("dtype, n", [("d", 13), ("d", 50), ("F", 48)])
+@pytest.mark.parametrize("dtype, n", [("d", 13), ("d", 50)])
 def test_neither_the_order_of_threads_nor_other_systems_change_a_bit(folder, dtype, n):
     a, b = stack(dtype, 6, n)
     nearly_singular(a, (10,))
@@ -198,7 +198,6 @@ def test_one_triangle_of_a_mirrored_matrix_is_read(folder, dtype, n, kind):
     [
         ("solve_thread", "d", 7, 1, "general"),
         ("solve_thread", "D", 4, 1, "general"),
-        ("solve_thread", "f", 8, 1, "upper triangular"),
         ("solve_jordan", "d", 17, 3, "upper triangular"),
         ("solve_block", "f", 70, 9, "general"),
         ("solve_cholesky", "d", 50, 1, "positive definite"),

@@ -197,9 +197,11 @@ def ordinary(board, system, which=0, limit=None):
         info = zero
     if not (agrees and spoilt == 0 == info and 0 < one < SAFE and 0 < grown < SAFE):
         return None
-    least, limit = min(1 / one / grown, 1.0), _least(system) if limit is None else limit
+    least = min(1 / one / grown, 1.0)
     error = safe_errors(numbers, system)
-    return None if error is None or least < limit else (least, error)
+    if error is None or least < (_least(system) if limit is None else limit):
+        return None
+    return least, error
 
 
 def rconds_alone(board, system):
