@@ -73,6 +73,8 @@ def _small():
         for name, dtype in (("FP64", "d"), ("FP32", "f"), ("complex", "D")):
             yield Case("small", name, n, *_calls(*_system(n, dtype)), excess=MOST_EXCESS)
         yield Case("small", "pos", n, *_calls(*_definite(n), assume_a="pos"), excess=MOST_EXCESS)
+    for n in (100, 200, 400):
+        yield Case("FP32 arrays", "FP32", n, *_calls(*_system(n, "f")), 1.3)
 
 
 def _low():

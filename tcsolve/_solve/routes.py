@@ -185,7 +185,8 @@ def _solve_full(ops, a, b, request):
     structure, precision = request.structure, request.precision
     columns = 1 if b.ndim == 1 else b.shape[-1]
     direct, tried = ops.device == "cpu" and request.with_fp64, None
-    for way in ways_for(ops, a, columns, structure, precision) if direct else ():
+    how = a, columns, structure, precision, request.dtype
+    for way in ways_for(ops, *how) if direct else ():
         if request.lent and way == GENERAL:
             way, a = in_lent_memory(way, a)
         solution, factored = solve_directly(a, b, way, request, tried)

@@ -296,3 +296,43 @@ def test_the_floating_point_settings_of_the_caller_do_not_matter():
         with np.errstate(all="raise"):
             x = tcsolve.solve(a * scale, b)
         assert np.allclose(x, np.ones(12) / scale, rtol=1e-9, atol=0)
+
+
+def growing(rng, n, columns):
+    """Return a singular matrix whose entries grow by 2**columns if LAPACK factors it, and not A^T."""
+    a = rng.integers(-3, 4, (n, n)).astype(float)
+    for j in range(columns):
+        a[:j, j], a[j, j], a[j + 1 :, j] = 0, 1, -1
+    i = rng.permutation(np.arange(columns, n))[:4]
+    a[i[0]] = a[i[1]] + a[i[2]] - a[i[3]]
+    return np.asfortranarray(a)
+
+
+def is_ill_conditioned(a, b):
+    """Tell whether `solve` warns of rcond, and `solve_ex` says so after FP64 factors."""
+    report = tcsolve.solve_ex(a, b)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tcsolve.solve(a, b)
+    said = report.status.name == "ILL_CONDITIONED" and report.rungs == ("fp32", "fp64")
+    return said and [w.category for w in caught] == [LinAlgWarning]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64])
+@pytest.mark.parametrize("n", [64, 300])
+def test_fp32_factors_solve_fp32_systems_but_not_singular_ones(n, dtype):
+    a, b = system(n, dtype)
+    assert tcsolve.solve_ex(a, b).rungs == ("fp32",)
+    assert tcsolve.solve_ex(*system(20, dtype)).rungs == ("fp64",)
+    a[:, -1] = a[:, :3].sum(axis=1)
+    assert is_ill_conditioned(a, a @ np.ones(n, dtype))
+
+
+def test_singular_fp32_matrices_whose_entries_grow_are_found():
+    """Their FP32 factors look regular, and for b in the range of A, x meets the bound."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n, columns = rng.integers(64, 120), rng.integers(16, 22)
+        a = growing(rng, n, columns)
+        b = a @ rng.integers(-3, 4, n)
+        assert is_ill_conditioned(a.astype(np.float32), b.astype(np.float32))

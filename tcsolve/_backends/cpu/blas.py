@@ -17,6 +17,7 @@ __all__ = [
     "column_major",
     "infinity_norm",
     "largest",
+    "largest_of_array",
     "matmul",
     "norms",
 ]
@@ -65,6 +66,13 @@ def largest(v):
     if v.size > FEW_ENTRIES:
         return np.maximum.reduce(np.abs(v), axis=None)
     return (lapack.zlange if v.dtype.kind == "c" else lapack.dlange)("M", v)
+
+
+def largest_of_array(v):
+    """Return max |v| of a contiguous array by BLAS, or |re| + |im| of one of its entries if it is complex."""
+    entries = v.ravel(order="K")
+    entry = entries[getattr(blas, "i" + PREFIX[v.dtype.char] + "amax")(entries)]
+    return float(abs(entry.real) + abs(entry.imag))
 
 
 def norms(a):

@@ -26,13 +26,13 @@ from tcsolve._solve.host import fp32_factors
 from tcsolve._solve.host.fp32_refinement import refined_by_plan, refined_shortly
 from tcsolve._solve.host.gains import least_rcond
 from tcsolve._solve.host.lapack_factors import Band, Rounded
-from tcsolve._solve.host.ways import GENERAL, GENERAL_IN_FP32
+from tcsolve._solve.host.ways import GENERAL, GENERAL_IN_FP32, SINGLE
 from tcsolve._solve.ladder.condition import TRUST
 from tcsolve._solve.ladder.short_refinement import HostLoop, is_of_ordinary_size
 from tcsolve._solve.verify.backward_error import backward_errors
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
-__all__ = ["failed", "solve_directly"]
+__all__ = ["failed", "refined", "solve_directly"]
 
 # Largest number of refinement steps with FP64 factors; more steps gain nothing.
 MOST_STEPS = 2
@@ -84,6 +84,8 @@ def _by_factors(problem, a, b, way, request, tried):
     # If rcond is far above their roundoff, FP32 factors give a good estimate of it, and refinement with them
     # converges fast.
     if way.plan and not (is_enough or rcond > _least_rcond_of_low(problem.rhs, way.plan)):
+        return None
+    if way is SINGLE and not fp32_factors.suffice(factors, rcond, problem.norm):
         return None
     if way is GENERAL_IN_FP32:
         found = refined_shortly(problem, factors)
@@ -207,7 +209,7 @@ def _solved(problem, factors, is_singular):
     """Return (x, errors or None, steps, history) of the columns of `rhs`; None if an error is too large."""
     rhs = problem.rhs
     if problem.ordinary and not is_singular:
-        return _refined(problem.band or problem.matrix, rhs, factors, problem.norm, problem.dtype)
+        return refined(problem.band or problem.matrix, rhs, factors, problem.norm, problem.dtype)
     near, of_b = _near_one(rhs, 0)
     x = ldexp(np, factors.solve(near), of_b - problem.exponent)
     return x, None, np.zeros(rhs.shape[1], int), ()
@@ -297,7 +299,7 @@ def _near_one(v, axis):
     return ldexp(np, v, -exponent), exponent
 
 
-def _refined(a, b, factors, norm, dtype):
+def refined(a, b, factors, norm, dtype):
     """Return (x, errors, steps, history) for FP64 a and b if all errors meet the bound, else None.
 
     `a` is a matrix or a `Band`.  FP32 answers are rounded before they are measured, unless they overflow;

@@ -19,6 +19,7 @@ __all__ = [
     "MOST_CORRECTIONS",
     "short_loop",
     "show_regular",
+    "suffice",
     "suit",
     "survey_of_well_scaled",
 ]
@@ -29,6 +30,9 @@ LEAST, FEW_COLUMNS = 300, 16
 VECTORS, LARGEST_RESIDUAL = 4, 0.05
 # The seed of these vectors.  Callers are unlikely to make their matrices with the same seed.
 SEED = 7_401_539
+# For `suffice`: the least rcond, 2 epsilon of FP32, and the largest entry of L and U over the norm of A.
+# FP32 factors of a singular matrix with an error of a few roundoffs give an rcond of 2^-25 or less.
+SAFE_RCOND, MOST_GROWTH = 2.0**-22, 2.0
 # Largest number of corrections.  A correction multiplies the error by about 0.05 or less.
 MOST_CORRECTIONS = 12
 
@@ -69,6 +73,15 @@ def show_regular(factors, a):
     g = _vectors(len(a))
     r = g - matmul(a, factors.solve(g.astype(a.dtype)))
     return bool((np.linalg.norm(r, axis=0) <= LARGEST_RESIDUAL).all())  # False for NaN
+
+
+def suffice(factors, rcond, norm):
+    """Tell whether FP32 factors of a matrix are enough for an x in FP32, and their `rcond` is accurate.
+
+    `norm` is the infinity norm of the matrix.  If entries grow in the elimination, the factors may be
+    inaccurate.
+    """
+    return rcond >= SAFE_RCOND and factors.largest() <= MOST_GROWTH * norm
 
 
 def short_loop(factors, a, norm, b, bound):

@@ -6,7 +6,7 @@ filters apply to the whole process, and other threads may give warnings at the s
 
 import numpy as np
 
-from tcsolve._backends.cpu.blas import band_norms, blas_of
+from tcsolve._backends.cpu.blas import band_norms, blas_of, largest_of_array
 from tcsolve._backends.cpu.inverse_norm import estimated_rcond
 from tcsolve._backends.cpu.lu import column_max, lapack_of
 from tcsolve._backends.cpu.ops import numpy_ops
@@ -45,6 +45,10 @@ class General:
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
         return self._factors.gecon(norm_one)
+
+    def largest(self):
+        """Return the largest modulus of the entries of L and U; for complex ones it may be |re| + |im|."""
+        return largest_of_array(self._factors.lu)
 
 
 class Rounded:
@@ -87,6 +91,10 @@ class Rounded:
     def rcond(self, norm_one):
         """Return the estimate of 1 / (||A||_1 ||A**-1||_1)."""
         return self._factors.rcond(norm_one)
+
+    def largest(self):
+        """As that of `General`."""
+        return self._factors.largest()
 
 
 class Cholesky:

@@ -16,9 +16,10 @@ from tcsolve._refine import stopping
 from tcsolve._solve.choice.device_choice import LEAST_N
 from tcsolve._solve.choice.placement import faster_ops
 from tcsolve._solve.host import fp32_factors
+from tcsolve._solve.host.direct import refined
 from tcsolve._solve.host.gains import vectors
 from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General, Rounded
-from tcsolve._solve.host.ways import LARGEST_DIRECT, way_in_fp64
+from tcsolve._solve.host.ways import LARGEST_DIRECT, is_single, way_in_fp64
 from tcsolve._solve.ladder.short_refinement import HostLoop, is_moderate
 from tcsolve._solve.problem.structures import is_as_read
 
@@ -56,7 +57,10 @@ def plain_system(a, b, assume_a, device):
         if may_move and _is_faster_there(a, b):
             return None
         wide = WIDE[a.dtype.char]
-        return _solved(a.astype(wide, copy=False), b.astype(wide, copy=False), factor, a.dtype)
+        wide_a, wide_b = a.astype(wide, copy=False), b.astype(wide, copy=False)
+        if factor == General.of and is_single(len(a), a.dtype):
+            return _solved_in_single(a, wide_a, wide_b)
+        return _solved(wide_a, wide_b, factor, a.dtype)
 
 
 def _factor_for(a, assume_a):
@@ -137,6 +141,26 @@ def _solved_in_fp32(a, b):
     loop = fp32_factors.short_loop(factors, a, survey.inf, b, bound)
     x = loop.answer(b, fp32_factors.MOST_CORRECTIONS)
     return None if x is None else np.ascontiguousarray(x.reshape(b.shape))
+
+
+def _solved_in_single(a, wide_a, wide_b):
+    """Return x in FP32 by FP32 factors, or None; the arithmetic is that of `direct`."""
+    norm, norm_one = norms(wide_a)
+    if not (is_moderate(norm) and is_moderate(len(a) * norm)):
+        return None
+    factors = Rounded(General.of(a), a.dtype)
+    if factors.bad_pivot or not fp32_factors.suffice(factors, factors.rcond(norm_one), norm):
+        return None
+    rows = wide_b.reshape(len(a), -1)
+    x = factors.solve(rows).reshape(wide_b.shape).astype(a.dtype, order="C")
+    loop = HostLoop(wide_a, norm, None, stopping.target(a.dtype, len(a)))
+    columns = np.asfortranarray if wide_b.size > len(a) else np.ravel
+    if loop.meets(columns(x.astype(wide_a.dtype)), columns(wide_b)):
+        return x
+    found = refined(wide_a, rows, factors, norm, a.dtype)  # a correction is needed
+    if found is None or found[1] is None:  # x misses the bound, or overflows
+        return None
+    return np.ascontiguousarray(found[0].reshape(wide_b.shape), a.dtype)
 
 
 def _is_regular(a, factors, norm, dtype):

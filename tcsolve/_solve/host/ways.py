@@ -14,7 +14,16 @@ from tcsolve._solve.host import fp32_factors
 from tcsolve._solve.host.lapack_factors import Banded, Cholesky, General, Rounded, Triangular
 from tcsolve._solve.problem.structures import by_bandwidth, detected
 
-__all__ = ["GENERAL", "GENERAL_IN_FP32", "LARGEST_DIRECT", "Way", "way_in_fp64", "ways_for"]
+__all__ = [
+    "GENERAL",
+    "GENERAL_IN_FP32",
+    "LARGEST_DIRECT",
+    "SINGLE",
+    "Way",
+    "is_single",
+    "way_in_fp64",
+    "ways_for",
+]
 
 # Largest n of a general matrix that is solved here with precision 'auto' or 'fp64'; the ladder takes larger
 # ones.
@@ -22,6 +31,9 @@ LARGEST_DIRECT = 580
 # From this n on, and for few right-hand sides, a Cholesky factorization in FP32 with refinement is faster
 # than one in FP64.
 LEAST_LOW_DEFINITE = 600
+
+# From this n on, a system in FP32 is solved with FP32 factors first.
+LEAST_SINGLE = 64
 
 DEFINITE_IN_FP32 = functools.partial(Rounded.of, factor=Cholesky.of)
 
@@ -58,10 +70,14 @@ TRIANGLES = {
     for name in ("lower", "upper")
 }
 GENERAL_IN_FP32 = Way(Rounded.of, None, "fp32", Plan("fp32"))
+# For an answer in FP32: as in SciPy, but x and rcond are tested, and FP64 factors follow if they do not pass.
+SINGLE = Way(Rounded.of, None, "fp32")
 
 
-def ways_for(ops, a, columns, structure, precision):
+def ways_for(ops, a, columns, structure, precision, dtype):
     """Return the `Way`s to try, in order, for the NumPy matrix a (n, n) and a number of right-hand sides.
+
+    `dtype` is that of the answer.
 
     If none of them succeeds, the ladder follows.  In FP64, without an asserted structure or with 'banded',
     the bands and triangles of a are detected, as in SciPy.
@@ -72,12 +88,19 @@ def ways_for(ops, a, columns, structure, precision):
         way = way_in_fp64(a, structure)
         if way is GENERAL and precision == "auto" and fp32_factors.suit(a, columns):
             return GENERAL_IN_FP32, GENERAL
+        if way is GENERAL and precision == "auto" and is_single(len(a), dtype):
+            return SINGLE, GENERAL
     elif structure == "positive definite":
         # The LU of the ladder does not show whether A is definite, so `routes` tests this first.
         return ()
     else:
         way = _way_of_one_panel(ops, len(a), precision)
     return (way,) if way else ()
+
+
+def is_single(n, dtype):
+    """Tell whether a general system with n unknowns and an answer of this dtype is first solved in FP32."""
+    return n >= LEAST_SINGLE and dtype.char in "fF"
 
 
 def _definite(a, columns, precision):
