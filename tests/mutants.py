@@ -205,8 +205,8 @@ MUTANTS = (
     Mutant(
         "lu",
         "_lu/elimination.py",
-        "if self.plan.is_wide and not self.plan.is_early:",
-        "if self.plan.is_wide or not self.plan.is_early:",
+        "if self.plan.is_wide and not self.plan.ends_early:",
+        "if self.plan.is_wide or not self.plan.ends_early:",
     ),
     Mutant(
         "lu",

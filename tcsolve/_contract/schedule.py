@@ -136,7 +136,7 @@ class PanelPlan:
         One product before each strip except the first.
     is_wide : bool
         Whether the panel, unless it is square, may begin when the columns of its first strip are updated.
-    is_early : bool
+    ends_early : bool
         Whether the panel is expected to be factored before the simultaneous update ends.  If the panel is
         square or wide, the preparations that follow it then start at once.
     substitution : SolvePlan
@@ -150,7 +150,7 @@ class PanelPlan:
     strips: tuple[tuple[int, int], ...]
     catch_ups: tuple[CatchUp, ...]
     is_wide: bool
-    is_early: bool
+    ends_early: bool
     substitution: SolvePlan
 
     @property
@@ -274,7 +274,7 @@ def _panel(n, start, stop, update, rules, dominant):
         catch_ups,
         # A panel of one strip is never wide: its rows are swapped only together with the solve for U.
         is_wide=several and rules.is_wide(columns, right),
-        is_early=is_square or rows > rules.panel_rows[update.products],
+        ends_early=is_square or rows > rules.panel_rows[update.products],
         substitution=SolvePlan(right, inner, dominant),
     )
 

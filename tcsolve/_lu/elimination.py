@@ -267,7 +267,7 @@ class _Panel:
             plan, beyond = self.plan.substitution, self._matrix.beyond
             self._square = self._lu.square(self.p, plan, beyond)
             self._solve = self._square.solve
-        elif self.plan.is_wide and self.plan.is_early:
+        elif self.plan.is_wide and self.plan.ends_early:
             self._lu.together(self._round, self.substitute)
 
     def _factor_others(self):
@@ -292,7 +292,7 @@ class _Panel:
         def solve():
             self.swap(self.unswapped, last, self._solve if self.is_square else None)
 
-        if self.plan.is_wide and not self.plan.is_early:
+        if self.plan.is_wide and not self.plan.ends_early:
             self._lu.together(self._round, solve)
         else:
             solve()

@@ -145,7 +145,7 @@ def test_square_panels_are_for_dominant_matrices_where_wgmma_is():
             plan = schedule(16384, how, device_rules(arch), None, True, dominant)
             squares = [panel for panel in plan.panels if panel.is_square]
             assert bool(squares) == (dominant and arch == "sm_90a")
-            assert all(panel.is_early and panel.substitution.update == how for panel in squares)
+            assert all(panel.ends_early and panel.substitution.update == how for panel in squares)
     for lies in ({"address": 4}, {"row_bytes": 4}):
         plan = schedule(16384, how, device_rules("sm_90a", **lies), None, True, True)
         assert not any(panel.is_square for panel in plan.panels)

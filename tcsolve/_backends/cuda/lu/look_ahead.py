@@ -90,7 +90,7 @@ def _reserved(panel, how, rules):
     m = len(panel.p)
     shapes = [rules.panel_shape(m - i, j - i, False) for i, j in panel.strips[1:]]
     most = max((shape.blocks for shape in shapes if shape), default=0)
-    if not most or panel.plan.is_early:
+    if not most or panel.plan.ends_early:
         return most, 0
     part = next(part for rows, part in SPARED[how.products] if m <= rows)
     return most, max(0, round(part * current_device.multiprocessors()) - most)

@@ -209,7 +209,7 @@ def test_preparing_a_panel_during_an_update_changes_no_bit(
 
     def wide_panels():
         plan = schedule(len(a), how, ops.lu.rules(a.dtype, a), 512)
-        return [panel.is_early for panel in plan.panels if panel.is_wide]
+        return [panel.ends_early for panel in plan.panels if panel.is_wide]
 
     lu_sizes(panel_rows=((1, math.inf), (3, math.inf)))
     factors = factor_on_device(a, update, 512, True)
