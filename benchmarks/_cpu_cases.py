@@ -154,6 +154,8 @@ def _structured():
         for name, matrix in (("upper triangular", triangle), ("banded", band)):
             ours, peers = _calls(matrix, matrix @ np.ones(n), assume_a=name)
             yield Case("structures", name, n, ours, peers, 1.2)
+        ours, peers = _calls(triangle, triangle @ np.ones(n))
+        yield Case("structures", "a triangle that is found", n, ours, peers, 1.2)
         b, diagonals = np.random.default_rng(8).standard_normal(n), np.zeros((7, n))
         for d in range(-3, 4):
             diagonals[3 - d, max(d, 0) : n + min(d, 0)] = np.diagonal(band, d)

@@ -74,7 +74,7 @@ BANDS = {
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.complex64, np.complex128])
 @pytest.mark.parametrize("structure", BANDS)
-@pytest.mark.parametrize("n", [2, 3, 5, 20, 33, 130])
+@pytest.mark.parametrize("n", [2, 3, 4, 5, 20, 33, 130])
 def test_bands_and_triangles_are_plain_whether_asserted_or_found(structure, n, dtype):
     below, above = BANDS[structure]
     offset = np.arange(n) - np.arange(n)[:, None]

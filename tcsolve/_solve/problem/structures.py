@@ -21,6 +21,8 @@ BANDS = {
 # `by_bandwidth` calls a matrix banded if it has at most two, or at most n / NARROW_BAND, diagonals besides
 # the main one.
 NARROW_BAND = 8
+# Up to this n, a triangle is found without its bandwidths in less time.
+FEW_ROWS = 64
 # Up to FEW_ROWS rows, NumPy finds nonzero entries outside of a band in less time than SciPy.  Up to FEW_ROWS
 # rows and from MANY_ROWS on, it compares a matrix with its transpose in less time.  Large matrices are
 # compared in blocks of TILE rows and columns, which stay in the cache.
@@ -100,9 +102,32 @@ def detected(a):
     The first and last rows and columns are read first, in O(n).  For most matrices they show that the matrix
     is 'general'; then the bandwidths are None.
     """
-    if (len(a) > 3 and a[0, -1] and a[-1, 0]) or not _may_be_sparse(a):
-        return "general", None
-    return by_bandwidth(a)
+    n = len(a)
+    if n > 3:
+        of_upper, of_lower = a[0, -1] != 0, a[-1, 0] != 0
+        if of_upper and of_lower:
+            return "general", None
+        if of_upper != of_lower and n <= FEW_ROWS:  # then a is a triangle, or general
+            t = a.T if of_lower else a
+            if _is_zero_below(t):
+                bands = (n - 1, 0) if of_lower else (0, n - 1)
+                return ("lower" if of_lower else "upper") + " triangular", bands
+            return "general", None
+    return by_bandwidth(a) if _may_be_sparse(a) else ("general", None)
+
+
+def _is_zero_below(a):
+    """Tell whether all entries below the diagonal of a small matrix are zero."""
+    upper = a.flags.c_contiguous
+    entries = (a if upper else a.T).ravel()
+    return not entries[_beside(len(a), upper)].any()
+
+
+@functools.lru_cache(maxsize=2 * FEW_ROWS)
+def _beside(n, below):
+    """Return the places of the entries below (or above) the diagonal in a row-major matrix (n, n)."""
+    rows, columns = np.tril_indices(n, -1) if below else np.triu_indices(n, 1)
+    return rows * n + columns
 
 
 def by_bandwidth(a):
