@@ -27,7 +27,7 @@
 //           larger.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
-//           In solve_team.cu and solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32.
+//           In solve_team.cu and solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32 that is tested.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
 //           allowed.
@@ -117,8 +117,9 @@ __device__ __forceinline__ double plain_larger(double u, double v) { return u > 
 
 __device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
 
+// Whether a pivot is not allowed.  A NaN is: then x is NaN, too.
 __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
-    return kind == DEFINITE ? !(pivot.re > 0) : pivot.re == 0 && pivot.im == 0;
+    return kind == DEFINITE ? pivot.re <= 0 : pivot.re == 0 && pivot.im == 0;
 }
 
 // v rounded to the type of x.

@@ -56,6 +56,20 @@ __device__ __forceinline__ Number residual(const Room& room, const OwnRow& own, 
     return sum.result(of_row);
 }
 
+// The square of the 2-norm of g - A W g, in the scale of the rows, for random vector c (fp32_trust.cuh), for all
+// threads.  x is overwritten.
+__device__ __forceinline__ double rest_of(const Inverse& inverse, const Room& room, const OwnRow& own, int c) {
+    const bool has_row = own.i < room.n && own.is_first;
+    const double scale = room.scales[own.i];
+    const Number given = {own.i < room.n ? random_probe(own.i, c) / scale : 0.0, 0.0};
+    if (has_row) inverse.take(room, own.i, given, 1.0);
+    wait_for_block();
+    inverse.apply(room, 1.0, [&](int j, Number y) { save(room.x[j], y); });
+    wait_for_block();
+    const double v = modulus(residual<false>(room, own, given, 0.0)) * scale;
+    return over_block<WARPS>(has_row ? v * v : 0.0, sum_of);  // it waits until all have read x
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_inverse(
     T_A* x, double* board, char* doubtful, int* doubt, unsigned char* left, const T_A* a, Index a_step, Index a_row,
@@ -174,6 +188,10 @@ tcs_solve_inverse(
     const double of_column = inverse.sum_of_column(room, column), norm = largest_of_block<WARPS, 0>(of_column);
     Measured found = {inf, one, norm, 0.0};
     good = !__syncthreads_or(!good) && 1 / one / norm >= trusted;
+    #pragma unroll 1
+    for (int c = 0; c < CHECKS && good && !(1 / one / norm >= SURE); ++c) {
+        good = rest_of(inverse, room, own, c) <= REST * REST;
+    }
     int told = good ? 0 : UNKNOWN;
     if (!good && sizeof(T_A) == sizeof(float) && 1 / one / norm >= TELLS) {  // the first one if there are several
         told = 1 + MOST - int(largest_of_block<WARPS, 1>(of_column == norm ? double(MOST - column) : 0.0));

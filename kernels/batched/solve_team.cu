@@ -165,6 +165,34 @@ __device__ __forceinline__ double residual(
     return largest;
 }
 
+// The square of the 2-norm of g - A W g, in the scale of the rows, for random vector c (fp32_trust.cuh).  x is
+// overwritten.
+__device__ __forceinline__ double rest_of(
+    Inverse& inverse, const Matrix& matrix, Places& places, const double (&scales)[ROWS], int c
+) {
+    Number given[ROWS], rest[ROWS];
+    __syncwarp();  // the numbers in `places` have been used
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const int i = inverse.row_of(r), at = inverse.place(r, matrix.n);
+        const double g = i < matrix.n ? random_probe(i, c) : 0.0;
+        given[r] = {g / scales[r], 0.0};
+        places.side[at] = float(g);
+        if (COMPLEX) places.side[N + at] = 0;
+    }
+    __syncwarp();
+    inverse.apply(places, [&](int r, Small y) { save(places.x[inverse.step[r]], {y.re, y.im}); });
+    __syncwarp();
+    residual<false>(matrix, places, given, 0.0, rest);
+    double sum = 0;
+    #pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        const double v = modulus(rest[r]) * scales[r];
+        sum = fma(v, v, sum);
+    }
+    return sum_of_lanes<LANES>(sum);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 tcs_solve_team(
     T_A* x, double* board, char* doubtful, int* doubt, unsigned char* left, const T_A* a, Index a_step, Index a_row,
@@ -309,6 +337,12 @@ tcs_solve_team(
     norm = largest_of_team(norm);
     const Measured found = {inf, one, norm, 0.0};
     good = good && 1 / one / norm >= trusted;
+    const bool is_open = good && !(1 / one / norm >= SURE);
+    #pragma unroll 1
+    for (int c = 0; c < CHECKS && __any_sync(ALL_LANES, is_open); ++c) {
+        const double rest = rest_of(inverse, matrix, places, scales, c);
+        good = good && (!is_open || rest <= REST * REST);
+    }
     int told = 0;
     if (!good && SHORT && 1 / one / norm >= TELLS) {  // the first one if there are several
         #pragma unroll

@@ -159,6 +159,32 @@ def test_a_singular_matrix_whose_entries_grow_is_found(folder):
     assert (1 / board[SEEN + 1] / board[SEEN + 2] < eps).all()
 
 
+# Five rows of a matrix; the third row is this combination of them.
+ROWS = [
+    [0.14, 0.016, 0.008, 0.006, 0.484, 0.326],
+    [-0.004, 0.004, -0.001, 0.001, 0.008, 0.007],
+    [-8.239, -15.088, 53.977, -1.167, 12.297, 24.991],
+    [-0.124, -0.154, -0.307, 0.005, 0.242, 0.138],
+    [-253.776, -99.913, -200.946, -182.748, 228.21, 198.323],
+]
+COMBINATION = [0.124, -0.842, -1.0, 0.466, 0.94]
+
+
+@pytest.mark.parametrize("n", [6, 32])
+def test_an_inverse_in_fp32_of_a_singular_matrix_is_not_trusted(folder, n):
+    """It looks regular, and for b in the range of A, x meets the bound; only its own test fails."""
+    a = np.eye(n)[None].repeat(3, axis=0)
+    a[0, :6, :6] = np.insert(ROWS, 2, np.array(COMBINATION) @ ROWS, axis=0)
+    if n > 20:
+        a[1, :16, :16] = growing(np.random.default_rng(16), 16, 10) / 3
+    x = np.random.default_rng(0).integers(-8, 9, (3, n, 2)) / 8
+    _, board, left = solved(folder, a, a @ x)
+    assert left[0] and not left[2]
+    if n > 20:
+        assert left[1]
+    assert 1 / board[SEEN + 1, 0] / board[SEEN + 2, 0] < 1e-12
+
+
 @pytest.mark.parametrize("dtype, n", [("d", 13), ("d", 50)])
 def test_neither_the_order_of_threads_nor_other_systems_change_a_bit(folder, dtype, n):
     a, b = stack(dtype, 6, n)

@@ -28,10 +28,11 @@ TRIANGLE = 2
 # A**-1.  For p vectors the multiple is the pth root.  Only about one of 10**4 matrices with an rcond below
 # epsilon has an estimate above this multiple; see `look_at` in `tcsolve._solve.vendor.measure`.
 NEAR = 1e4
-# The least 1 / (||A||_1 ||A^-1||_1) for which an inverse in FP32 is taken for accurate.  For positive
-# definite matrices the signs of the pivots have to be certain, too.
+# The least 1 / (||A||_1 ||A^-1||_1) for which an inverse in FP32 may be accurate enough.  Below 2^-16 it also
+# has to pass a test (fp32_trust.cuh).  For positive definite matrices the signs of the pivots have to be
+# certain, too.
 TRUSTED = {"general": 2.0**-23, "positive definite": 2.0**-13}
-# Kernels that can run after solve_inverse.cu.
+# Kernels that can run after solve_team.cu or solve_inverse.cu.
 TAKE_LEFT = ("solve_jordan", "solve_block")
 # Number of rows of `board` (see `Stacks.solve_at_once`), without the two for each right-hand side.
 NUMBERS = 9
