@@ -92,7 +92,7 @@ def conditions(a):
 
 
 @pytest.mark.parametrize(
-    "dtype, n", [("d", 13), ("d", 50), ("f", 64), ("D", 7), ("D", 29), ("F", 48)]
+    "dtype, n", [("d", 13), ("d", 32), ("f", 64), ("D", 7), ("D", 29), ("F", 20)]
 )
 def test_an_inverse_in_fp32_solves_most_systems_and_leaves_the_others(folder, dtype, n):
     """Those that it leaves are solved in FP64; the FP32 ones among them get an exact rcond."""
@@ -146,12 +146,12 @@ def growing(rng, n, columns):
 def test_a_singular_matrix_whose_entries_grow_is_found(folder):
     """Its FP32 factors look regular, and b is in its range; in the second one, another column is larger."""
     rng, eps = np.random.default_rng(1), float(np.finfo("f").eps)
-    a, b = np.zeros((2, 80, 80)), np.zeros((2, 80, 1))
-    a[:, range(80), range(80)] = 1
+    a, b = np.zeros((2, 64, 64)), np.zeros((2, 64, 1))
+    a[:, range(64), range(64)] = 1
     for s in range(2):
-        a[s, :64, :64] = growing(rng, 64, 18)
-        b[s, :64] = a[s, :64, :64] @ rng.integers(-3, 4, (64, 1))
-    a[1, 70, 70] = 2e-7 * np.abs(a[1]).sum(axis=0).max()
+        a[s, :48, :48] = growing(rng, 48, 18)
+        b[s, :48] = a[s, :48, :48] @ rng.integers(-3, 4, (48, 1))
+    a[1, 60, 60] = 2e-7 * np.abs(a[1]).sum(axis=0).max()
 
     _, board, left = solved(folder, a.astype("f"), b.astype("f"))
 
@@ -185,7 +185,7 @@ def test_an_inverse_in_fp32_of_a_singular_matrix_is_not_trusted(folder, n):
     assert 1 / board[SEEN + 1, 0] / board[SEEN + 2, 0] < 1e-12
 
 
-@pytest.mark.parametrize("dtype, n", [("d", 13), ("d", 50)])
+@pytest.mark.parametrize("dtype, n", [("d", 13), ("d", 32)])
 def test_neither_the_order_of_threads_nor_other_systems_change_a_bit(folder, dtype, n):
     a, b = stack(dtype, 6, n)
     nearly_singular(a, (10,))
