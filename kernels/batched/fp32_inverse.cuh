@@ -105,10 +105,8 @@ __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
         #pragma unroll
         for (int r = 0; r < EACH; ++r) {
             const bool has_pivot = keys[r] == best;
-            const Small u = times(v[r][0], inverse);
-            // The pivot row u becomes u inverse = u - (1 - inverse) u.
-            l[r] = has_pivot ? Small{1.0f - inverse.re, -inverse.im} : u;
-            last[r] = has_pivot ? inverse : Small{-u.re, -u.im};
+            const Elimination of_row(v[r][0], inverse, has_pivot);
+            l[r] = of_row.l, last[r] = of_row.last;
             mask[r] = has_pivot ? 0 : mask[r], low[r] = has_pivot ? 0 : low[r];
         }
         #pragma unroll

@@ -66,3 +66,15 @@ __device__ __forceinline__ void add_term(int term, float (&d)[4], const Halves (
     mma(tf32{}, d, u, v);
 #endif
 }
+
+// What a step of Gauss-Jordan elimination makes of a row: its columns become u - l times those of the pivot row, and its
+// number v in the column of the pivot is replaced by `last`.  `inverse` is the reciprocal of the pivot.
+struct Elimination {
+    Small l, last;
+    __device__ __forceinline__ Elimination(Small v, Small inverse, bool has_pivot) {
+        const Small t = times(v, inverse);
+        // The pivot row u becomes u inverse = u - (1 - inverse) u.
+        l = has_pivot ? Small{1.0f - inverse.re, -inverse.im} : t;
+        last = has_pivot ? inverse : Small{-t.re, -t.im};
+    }
+};

@@ -14,8 +14,8 @@
 // RESIDENT (blocks on a multiprocessor).
 
 #include "batched/fp32_number.cuh"
-#include "batched/matrices_of_warp.cuh"
 #include "batched/fp32_trust.cuh"
+#include "batched/matrices_of_warp.cuh"
 
 constexpr int ROWS = N / LANES;
 constexpr unsigned KEY_ROWS = 64;  // larger than N, so that no key of a row is zero
@@ -26,8 +26,9 @@ struct __align__(16) Places {
     float row[2][PARTS * N];  // a pivot row; the next step uses the other place
     float side[PARTS * N];    // a scaled residual, in the order of the columns of the inverse
     Entry x[N];
-    float4 gap[1 - (3 * PARTS * N / 4 + PARTS * N / 2) % 2];  // an odd number of 16 bytes: few bank conflicts
+    float4 gap;
 };
+static_assert(sizeof(Places) / 16 % 2 == 1, "an odd number of 16 bytes: few bank conflicts");
 
 // The rows of A^-1 that a lane has.  After n steps, the row of pivot s is row s of the inverse of the scaled matrix.
 struct Inverse {
@@ -84,10 +85,8 @@ struct Inverse {
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
                 const bool has_pivot = keys[r] == best;
-                const Small t = times(v[r][0], inverse);
-                // The pivot row u becomes u inverse = u - (1 - inverse) u.
-                l[r] = has_pivot ? Small{1.0f - inverse.re, -inverse.im} : t;
-                last[r] = has_pivot ? inverse : Small{-t.re, -t.im};
+                const Elimination of_row(v[r][0], inverse, has_pivot);
+                l[r] = of_row.l, last[r] = of_row.last;
                 if (has_pivot) step[r] = k, mask[r] = 0, low[r] = 0;
             }
             #pragma unroll

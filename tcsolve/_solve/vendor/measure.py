@@ -205,7 +205,7 @@ def ordinary(board, system, which=0, limit=None):
 
 
 def rconds_alone(board, system):
-    """Return the rconds of some systems if they are ordinary but for these, and meet the bound; else None."""
+    """Return the rconds of some systems; None if another number of one is not ordinary or misses the bound."""
     rconds = []
     for which in range(board.shape[1]):
         found = ordinary(board, system, which, 0.0)
