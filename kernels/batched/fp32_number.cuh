@@ -67,8 +67,8 @@ __device__ __forceinline__ void add_term(int term, float (&d)[4], const Halves (
 #endif
 }
 
-// What a step of Gauss-Jordan elimination makes of a row: its columns become u - l times those of the pivot row, and its
-// number v in the column of the pivot is replaced by `last`.  `inverse` is the reciprocal of the pivot.
+// A step of Gauss-Jordan elimination for one row: l times the pivot row is subtracted, and `last` replaces the number v
+// in the column of the pivot.  `inverse` is the reciprocal of the pivot.
 struct Elimination {
     Small l, last;
     __device__ __forceinline__ Elimination(Small v, Small inverse, bool has_pivot) {

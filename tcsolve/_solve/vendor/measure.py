@@ -205,7 +205,7 @@ def ordinary(board, system, which=0, limit=None):
 
 
 def rconds_alone(board, system):
-    """Return the rconds of some systems; None if another number of one is not ordinary or misses the bound."""
+    """Return the rconds of some systems, or None if one misses the bound or is not ordinary otherwise."""
     rconds = []
     for which in range(board.shape[1]):
         found = ordinary(board, system, which, 0.0)
