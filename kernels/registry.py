@@ -78,11 +78,11 @@ from tcsolve.kernels.system_shapes import (
     BLOCK_THREADS,
     CHOLESKY_SHAPES,
     INVERSE_ARCH,
-    INVERSE_SHAPES,
     JORDAN_ACROSS,
     TEAM_SHAPES,
     THREAD_SHAPES,
     across_defines,
+    inverse_defines,
     jordan_shapes,
 )
 
@@ -263,10 +263,10 @@ KERNELS = {
     "solve_inverse": KernelSpec(
         ("tcs_solve_inverse",),
         tuple(
-            number | {"BANDED": banded, "MOST": most, "HIGH": high, "RESIDENT": resident}
+            number | {"BANDED": banded} | defines
             for number in _NUMBERS
             for banded in (0, 1)
-            for most, high, resident in INVERSE_SHAPES[_CHARS[tuple(number.values())]]
+            for defines in inverse_defines(_CHARS[tuple(number.values())], banded)
         ),
         min_arch=INVERSE_ARCH,
     ),

@@ -41,13 +41,16 @@ JORDAN_BANDED = 64
 # Of solve_jordan.cu: number of threads that share a row; number of right-hand sides, including the random
 # vectors.  Up to JORDAN_SHARES blocks share the right-hand sides of a system that is no stack.
 JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
-# By dtype char: (largest number of rows, rows of a warp over 16, blocks that a multiprocessor has registers
-# for) of solve_inverse.cu.  It takes at most INVERSE_SIDES right-hand sides, and needs compute capability 8.
+# By dtype char: (largest number of rows, rows of a warp divided by 16, columns of a chunk, blocks that a
+# multiprocessor has registers for) of solve_inverse.cu.  Shapes with several chunks are for matrices whose
+# entries are all read.  It takes at most INVERSE_SIDES right-hand sides, and needs compute capability 8.
 INVERSE_SHAPES = {
-    "d": ((32, 2, 20), (48, 1, 8), (64, 2, 5), (96, 1, 2), (128, 1, 1)),
-    "f": ((32, 2, 20), (48, 1, 8), (64, 2, 8), (96, 2, 4), (128, 2, 2)),
-    "D": ((32, 1, 8), (48, 1, 4), (64, 1, 2), (96, 1, 1)),
-    "F": ((32, 1, 8), (48, 1, 4), (64, 2, 4), (96, 1, 2), (128, 1, 1)),
+    "d": ((32, 2, 32, 20), (48, 1, 48, 8), (64, 2, 64, 5), (96, 2, 16, 4), (128, 2, 32, 2))
+    + ((96, 1, 96, 2), (128, 1, 128, 1)),
+    "f": ((32, 2, 32, 20), (48, 1, 48, 8), (64, 2, 64, 8), (96, 2, 96, 4), (128, 2, 128, 2)),
+    "D": ((32, 1, 32, 8), (48, 1, 48, 4), (64, 1, 16, 4), (96, 1, 16, 2), (128, 1, 16, 1))
+    + ((64, 1, 64, 2), (96, 1, 96, 1)),
+    "F": ((32, 1, 32, 8), (48, 1, 48, 4), (64, 2, 64, 4), (96, 1, 96, 2), (128, 1, 128, 1)),
 }
 INVERSE_SIDES, INVERSE_ARCH = 2, 80
 # For more rows, solve_cholesky.cu is faster if the systems are real and positive definite.
@@ -126,7 +129,9 @@ def across_defines(parts):
 
 
 def across_shape(n, columns, dtype, *, arch, multiprocessors):
-    """Return the `AcrossShape` for systems of n unknowns, or None if the device is not suited.
+    """Return the `AcrossShape` for systems of n unknowns, or None.
+
+    None: the device is not suited, or n or the number of columns is too large.
 
     `columns` is the number of right-hand sides and random vectors of a system.
     """
@@ -189,7 +194,7 @@ def solve_shape(
     if shape is None and k <= INVERSE_SIDES and not slow:
         before = _team_shape(count, n, dtype)
         if before is None and arch_number(arch) >= INVERSE_ARCH:
-            before = _inverse_shape(count, n, dtype, limit)
+            before = _inverse_shape(count, n, dtype, banded, limit)
     if before is None and shape is None and definite and banded:
         shape = _cholesky_shape(n, k, dtype, limit, alone)
     shares = -(-k // (JORDAN_SIDES - _fewest_probes(dtype)))
@@ -273,21 +278,32 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
     return 8 * parts * numbers + 4 * most + 16 * warps + n * (n | 1) * itemsize
 
 
-def _inverse_shape(count, n, dtype, limit):
+def inverse_defines(char, banded):
+    """Return the macros of solve_inverse.cu for each shape."""
+    return [
+        {"MOST": most, "HIGH": high, "CHUNK": chunk, "RESIDENT": resident}
+        for most, high, chunk, resident in INVERSE_SHAPES[char]
+        if chunk == most or not banded
+    ]
+
+
+def _inverse_shape(count, n, dtype, banded, limit):
     """Return the shape of a launch that leaves few systems for another one, or None."""
-    for most, high, resident in INVERSE_SHAPES[dtype.char]:
-        shared = _inverse_bytes(most, _parts(dtype), dtype.itemsize)
+    for defines in inverse_defines(dtype.char, banded):
+        most, chunk = defines["MOST"], defines["CHUNK"]
+        shared = _inverse_bytes(most, chunk, _parts(dtype), dtype.itemsize)
         if n <= most and shared + STATIC <= limit:
-            defines = {"MOST": most, "HIGH": high, "RESIDENT": resident}
-            return SolveShape("solve_inverse", defines, count, 2 * most // high, shared, 0)
+            threads = 2 * most // defines["HIGH"]
+            return SolveShape("solve_inverse", defines, count, threads, shared, 0)
     return None
 
 
-def _inverse_bytes(most, parts, itemsize):
-    """Return the bytes of shared memory of solve_inverse.cu, as its struct Room says."""
+def _inverse_bytes(most, chunk, parts, itemsize):
+    """Return the bytes of shared memory of solve_inverse.cu, as its structs Room and Chunks say."""
     top = -(-most // 32) * 32 + 8
     doubles, floats = parts * most + most, parts * (12 * most + 8 * top + most)
-    return 8 * doubles + 4 * floats + 8 * most + most * (most + 1) * itemsize
+    of_chunks = (most + 1) * itemsize if chunk == most else 2 * (chunk * itemsize + 16)
+    return 8 * doubles + 4 * floats + 8 * most + most * of_chunks
 
 
 def _cholesky_shape(n, k, dtype, limit, alone):

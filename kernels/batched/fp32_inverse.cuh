@@ -1,9 +1,10 @@
 // The inverse of a small matrix in FP32, by a block, with most operations on the tensor cores.
 //
 // Rows are scaled by powers of two, and A is rounded to FP32.  Gauss-Jordan elimination replaces it by its inverse, in
-// place, eight columns at a time (a panel).  D is the 8 x 8 block in the rows of the pivots and the columns of the
-// panel, and C the rest of the panel.  U has the rows of the pivots, but the identity instead of D.  G has D^-1 in the
-// rows of the pivots, and -C D^-1 in the others.  Then a step is
+// place, eight columns at a time (a panel).  W is this matrix: A at first, the inverse at the end, with its rows and
+// columns in another order.  D is the 8 x 8 block in the rows of the pivots and the columns of the panel, and C the
+// rest of the panel.  U has the rows of the pivots, but the identity instead of D.  G has D^-1 in the rows of the
+// pivots, and -C D^-1 in the others.  Then a step is
 //
 //     W := W with zeros in the rows of the pivots and in the columns of the panel, plus G U.
 //
@@ -20,19 +21,15 @@
 
 #include "batched/fp32_number.cuh"
 #include "batched/fp32_trust.cuh"
+#include "batched/matrix_chunks.cuh"
 #include "common/reduce.cuh"
 
-constexpr int THREADS = 2 * MOST / HIGH, WARPS = THREADS / WARP, TILES = MOST / 8, PANEL = 8;
+constexpr int TILES = MOST / 8, PANEL = 8;
 constexpr int RUNS = 2 * HIGH;  // of 8 rows that a warp has
 constexpr int EACH = (MOST + WARP - 1) / WARP;  // rows of a panel that a lane has
 constexpr unsigned KEY_ROWS = 256;  // larger than MOST, so that no key of a row is zero
-constexpr int LD = MOST + 1, LD_PANEL = 12, LD_TOP = (MOST + 31) / 32 * 32 + 8;  // few bank conflicts
+constexpr int LD_PANEL = 12, LD_TOP = (MOST + 31) / 32 * 32 + 8;  // few bank conflicts
 static_assert(MOST % (16 * HIGH) == 0 && HIGH <= 2 && MOST < int(KEY_ROWS), "shape");
-
-__device__ __forceinline__ void wait_for_block() {
-    if (WARPS == 1) __syncwarp();
-    else __syncthreads();
-}
 
 // Shared memory.
 struct Room {
@@ -42,7 +39,7 @@ struct Room {
     float* top;           // [PARTS][PANEL][LD_TOP]: U
     float* side;          // [PARTS][MOST]: a scaled residual, in the order of the columns of W
     int *steps, *rows;    // [MOST]: the step whose pivot is in a row, or -1; the row of the pivot of a step
-    Given* a;             // [MOST][LD]: the matrix; beyond row and column n it is the identity
+    Given* chunks;        // of the matrix
     int n;
 
     __device__ __forceinline__ Room(char* at, int n) : n(n) {
@@ -50,19 +47,16 @@ struct Room {
         panels = reinterpret_cast<float*>(scales + MOST), top = panels + PARTS * MOST * LD_PANEL;
         side = top + PARTS * PANEL * LD_TOP;
         steps = reinterpret_cast<int*>(side + PARTS * MOST), rows = steps + MOST;
-        a = reinterpret_cast<Given*>(rows + MOST);
+        chunks = reinterpret_cast<Given*>(rows + MOST);
     }
 
-    __device__ __forceinline__ Number operator()(int i, int j) const {
-        const Given& v = a[i * LD + j];
-        return {double(v.part[0]), COMPLEX ? double(v.part[PARTS - 1]) : 0.0};
-    }
     __device__ __forceinline__ float* panel(int part) const { return panels + part * MOST * LD_PANEL; }
 };
 
 // Eliminates the eight columns of panel p, in place, by one warp.  Pivots are searched if SEARCH, and the function
-// returns false if one is above MOST_PIVOT: then entries have grown, and the inverse may be inaccurate.  Else pivots
-// are on the diagonal, and it returns false if one of them is not positive; positive pivots do not grow.
+// returns false if one is above MOST_PIVOT: then entries have grown, and the inverse may be inaccurate.  Else the
+// matrix should be positive definite, pivots are on the diagonal, and the function returns false if one is not
+// positive.  The pivots of such a matrix do not grow.
 //
 // In each step, the column that is eliminated is in place 0, and all columns move one place to the left.
 template <bool SEARCH>
@@ -95,7 +89,7 @@ __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
             for (int c = 0; c < PANEL; ++c) candidate[c] = better ? v[r][c] : candidate[c];
             own = better ? keys[r] : own;
         }
-        candidate[0] = inverse_of(candidate[0]);  // before the search, which takes as long
+        candidate[0] = inverse_of(candidate[0]);  // takes as long as the search
         if (SEARCH) best = largest_of_warp(own);
         const int row = KEY_ROWS - 1 - best % KEY_ROWS;
         const Small inverse = of_lane(candidate[0], row);
@@ -172,27 +166,34 @@ struct Step {
 // The rows of W that a warp has.
 struct Inverse {
     float w[PARTS][TILES][2 * RUNS];  // two columns of each of the rows of this lane
-    int turned;  // panels that are eliminated: the columns of tile t are those of tile (t + turned) % TILES of A
+    int turned;  // number of eliminated panels: the columns of tile t are those of tile (t + turned) % TILES of A
 
     // The place in a panel of the numbers that this lane has in tile 0.
     __device__ __forceinline__ static float2& place(const Room& room, int part, int run) {
         return *reinterpret_cast<float2*>(room.panel(part) + row_of(run) * LD_PANEL + column_of_lane());
     }
 
-    // Rounds the scaled matrix.
-    __device__ __forceinline__ void load(const Room& room) {
+    // Rounds the scaled matrix; beyond row and column n it is the identity.
+    __device__ __forceinline__ void load(const Room& room, Chunks& chunks) {
         #pragma unroll
-        for (int run = 0; run < RUNS; ++run) {
-            const int i = row_of(run);
-            const double scale = room.scales[i];
+        for (int first = 0; first < MOST; first += CHUNK) {
+            const bool inside = first < room.n;
+            const Given* const chunk = inside ? chunks.next() : nullptr;
             #pragma unroll
-            for (int t = 0; t < TILES; ++t) {
+            for (int run = 0; run < RUNS; ++run) {
+                const int i = row_of(run);
+                const double scale = room.scales[i];
                 #pragma unroll
-                for (int q = 0; q < 2; ++q) {
-                    const int j = 8 * t + column_of_lane() + q;
-                    const Number v = room(i, j);
-                    w[0][t][2 * run + q] = float(v.re * scale);
-                    if (COMPLEX) w[PARTS - 1][t][2 * run + q] = float(v.im * scale);
+                for (int c = 0; c < CHUNK; c += 8) {
+                    const int t = (first + c) / 8;
+                    #pragma unroll
+                    for (int q = 0; q < 2; ++q) {
+                        const int column = c + column_of_lane() + q;
+                        Number v = {double(i == first + column), 0.0};
+                        if (inside && i < room.n) v = entry(chunk, i, column);
+                        w[0][t][2 * run + q] = float(v.re * scale);
+                        if (COMPLEX) w[PARTS - 1][t][2 * run + q] = float(v.im * scale);
+                    }
                 }
             }
         }
@@ -352,7 +353,8 @@ struct Inverse {
         }
     }
 
-    // The number of a column of A^-1, and the sum of its moduli, for each thread; others have zeros.
+    // Gives each of the first MOST threads the number of a column of A^-1 and the sum of its moduli.  Other threads,
+    // and those whose column is beyond n, get zeros.
     __device__ __forceinline__ double sum_of_column(const Room& room, int& number) const {
         float* const sums = room.panels;  // [WARPS][MOST]
         static_assert(WARPS * MOST <= MOST * LD_PANEL, "room for the sums");

@@ -4,17 +4,18 @@
 //   b_col, columns  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
 //   x         [count][n][columns].
 //   board     its last rows are max |b - A x| for each right-hand side, then max |x| for each.
-//   left      char[count]: 0 for each system that is solved.  Another launch must solve the others, because their
-//             answers miss the bound or because the inverse may be inaccurate; nothing is reported about them.  For
-//             these, 1 plus the number of the largest column of A^-1, or UNKNOWN.
+//   left      unsigned char[count]: 0 for each system that is solved.  Another launch must solve the others, because
+//             their answers miss the bound or because the inverse may be inaccurate; nothing is reported about them.
+//             For such a system, `left` is 1 plus the number of the largest column of A^-1, or UNKNOWN.
 //   trusted   the least 1 / (||A||_1 ||A^-1||_1) for which the inverse is taken for accurate.
 //
-// The matrix stays in shared memory for the residuals.  x is refined until it meets the bound, as long as a step
-// divides the residual by at least 4.  `column` below is one of the inverse, which stands for that of A^-1.
+// The matrix is read again for each residual, see matrix_chunks.cuh.  x is refined until it meets the bound, as long as
+// a step divides the residual by at least 4.  `column` below is the number of a column of the FP32 inverse, which is
+// taken for A^-1.
 //
-// Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room`.
-// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 * HIGH), HIGH (1 or 2), RESIDENT
-// (blocks on a multiprocessor).  Needs compute capability 8.
+// Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room` and `Chunks`.
+// Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 * HIGH), HIGH (1 or 2), CHUNK (MOST
+// if BANDED), RESIDENT (blocks on a multiprocessor).  Needs compute capability 8.
 
 #include "batched/fp32_inverse.cuh"
 
@@ -22,43 +23,77 @@
 // away.
 struct OwnRow {
     static constexpr int STEP = 8;
-    int i, first, last;  // columns first to last - 1, a multiple of STEP; rows and columns from n on count, too
+    int i;
     bool is_first;
 
-    __device__ __forceinline__ explicit OwnRow(int n) {
-        const int lane = threadIdx.x % WARP, half = (n + 2 * STEP - 1) / (2 * STEP) * STEP;
-        if (HIGH == 1) {
-            i = 16 * (threadIdx.x / WARP) + lane % 16, is_first = lane < 16;
-            first = is_first ? 0 : half, last = first + half;
-        } else {
-            i = threadIdx.x, is_first = true, first = 0, last = (n + STEP - 1) / STEP * STEP;
-        }
+    __device__ __forceinline__ OwnRow() {
+        const int lane = threadIdx.x % WARP;
+        i = HIGH == 1 ? 16 * (threadIdx.x / WARP) + lane % 16 : threadIdx.x, is_first = HIGH == 2 || lane < 16;
     }
 
+    // Calls take(c, entry) for the columns c of this thread in a chunk, of which `width` columns count, and some more.
     template <typename Take>
-    __device__ __forceinline__ void for_columns(Take take) const {
+    __device__ __forceinline__ void for_entries(const Given* chunk, int width, Take take) const {
+        constexpr int ROWS = 3 - HIGH;  // threads of a row
+        const int share = WHOLE ? (width + ROWS * STEP - 1) / (ROWS * STEP) * STEP : CHUNK / ROWS;
+        const int first = is_first ? 0 : share;
         #pragma unroll 1
-        for (int j = first; j < last; j += STEP) {
+        for (int c = first; c < first + share; c += STEP) {
             #pragma unroll
-            for (int q = 0; q < STEP; ++q) take(j + q);
+            for (int q = 0; q < STEP; q += WIDE) {
+                const Several read = *reinterpret_cast<const Several*>(chunk + i * LD + c + q);
+                #pragma unroll
+                for (int e = 0; e < WIDE; ++e) take(c + q + e, number_of(read.entries[e]));
+            }
         }
     }
 };
 
 __device__ __forceinline__ double of_row(double v) { return HIGH == 1 ? v + of_partner(v, 16) : v; }
 
+// The sums of columns.  A team of threads sums up some rows of all columns of a chunk.
+constexpr int TEAM = CHUNK < WARP ? WARP : CHUNK, TEAMS = THREADS / TEAM;
+static_assert(2 * TEAMS * MOST <= PARTS * (MOST * LD_PANEL + PANEL * LD_TOP), "room for the sums");
+
+__device__ __forceinline__ double* sums_of_team(const Room& room, int team) {
+    return reinterpret_cast<double*>(room.panels) + team * MOST;  // the panels are not used yet
+}
+__device__ __forceinline__ void save_sums(const Room& room, int first, const Given* chunk) {
+    const int c = threadIdx.x % CHUNK;
+    double sum = 0;
+    #pragma unroll 8
+    for (int i = threadIdx.x / CHUNK; i < room.n; i += THREADS / CHUNK) sum += modulus(entry(chunk, i, c));
+    if (CHUNK < WARP) sum += of_partner(sum, CHUNK);
+    sums_of_team(room, threadIdx.x / TEAM)[first + c] = sum;
+}
+__device__ __forceinline__ double sum_of_saved(const Room& room) {
+    wait_for_block();
+    double sum = 0;
+    #pragma unroll
+    for (int team = 0; team < TEAMS; ++team) {
+        if (threadIdx.x < room.n) sum += sums_of_team(room, team)[threadIdx.x];
+    }
+    return sum;
+}
+
 // b - A x for the row of this thread.  `most` is ||A||_inf max |x|.
 template <bool EXACT>
-__device__ __forceinline__ Number residual(const Room& room, const OwnRow& own, Number b, double most) {
+__device__ __forceinline__ Number residual(
+    const Room& room, Chunks& chunks, const OwnRow& own, Number b, double most
+) {
     Residual<EXACT> sum;
     sum.begin(own.is_first ? b : Number{0.0, 0.0}, own.is_first ? most : most + fabs(b.re) + fabs(b.im));
-    own.for_columns([&](int j) { sum.subtract(room(own.i, j), load(room.x[j])); });
+    chunks.for_all([&](int first, const Given* chunk) {
+        own.for_entries(chunk, room.n - first, [&](int c, Number v) { sum.subtract(v, load(room.x[first + c])); });
+    });
     return sum.result(of_row);
 }
 
-// The square of the 2-norm of g - A W g, in the scale of the rows, for random vector c (fp32_trust.cuh), for all
-// threads.  x is overwritten.
-__device__ __forceinline__ double rest_of(const Inverse& inverse, const Room& room, const OwnRow& own, int c) {
+// The square of the 2-norm of g - A W g, in the scale of the rows, for random vector c (fp32_trust.cuh).  All
+// threads get the result.  x is overwritten.
+__device__ __forceinline__ double rest_of(
+    const Inverse& inverse, const Room& room, Chunks& chunks, const OwnRow& own, int c
+) {
     const bool has_row = own.i < room.n && own.is_first;
     const double scale = room.scales[own.i];
     const Number given = {own.i < room.n ? random_probe(own.i, c) / scale : 0.0, 0.0};
@@ -66,7 +101,7 @@ __device__ __forceinline__ double rest_of(const Inverse& inverse, const Room& ro
     wait_for_block();
     inverse.apply(room, 1.0, [&](int j, Number y) { save(room.x[j], y); });
     wait_for_block();
-    const double v = modulus(residual<false>(room, own, given, 0.0)) * scale;
+    const double v = modulus(residual<false>(room, chunks, own, given, 0.0)) * scale;
     return over_block<WARPS>(has_row ? v * v : 0.0, sum_of);  // it waits until all have read x
 }
 
@@ -86,57 +121,50 @@ tcs_solve_inverse(
     const T_A* given_a = a + PARTS * slice * a_step;
     const T_A* given_b = b + PARTS * slice * b_step;
 
-    copy_matrix<MOST, THREADS>(room.a, given_a, n, LD, a_row, a_col);
+    Chunks chunks(room.chunks, given_a, n, a_row, a_col);
     if (threadIdx.x < MOST) {
         room.steps[threadIdx.x] = -1;
         #pragma unroll
         for (int part = 0; part < PARTS; ++part) room.side[part * MOST + threadIdx.x] = 0;
     }
-    if (n < MOST) {
-        for (int e = threadIdx.x; e < MOST * MOST; e += THREADS) {
-            const int i = e / MOST, j = e % MOST;
-            if (i >= n || j >= n) store(reinterpret_cast<T_A*>(room.a), i * LD + j, {double(i == j), 0.0});
-        }
-    }
-    wait_for_copies();
-    __syncthreads();
-
-    const OwnRow own(n);
+    const OwnRow own;
     Seen seen;
     const bool mirrored = BANDED && mirror;  // then the norms of rows and of columns are the same
     if (BANDED) {
         // No thread writes what another one reads: the mirror image of an entry that is not read keeps its value.
         const Band band(below, above, mirror);
-        #pragma unroll 4
-        for (int j = own.first; own.i < n && j < min(own.last, n); ++j) {
-            const Number given = room(own.i, j);
-            const Number other = band.mirror && !band.reads(own.i, j) ? room(j, own.i) : Number{0.0, 0.0};
+        Given* const all = chunks.buffers;
+        own.for_entries(all, n, [&](int j, Number given) {
+            if (own.i >= n || j >= n) return;
+            const Number other = band.mirror && !band.reads(own.i, j) ? entry(all, j, own.i) : Number{0.0, 0.0};
             const Number stands = band.stands(own.i, j, given, other);
             seen.note(band, own.i, j, given, stands);
-            if (band.changes(own.i, j)) store(reinterpret_cast<T_A*>(room.a), own.i * LD + j, stands);
-        }
+            if (band.changes(own.i, j)) store(reinterpret_cast<T_A*>(all), own.i * LD + j, stands);
+        });
         __syncthreads();
     }
     double norms[2] = {};  // the sum of a row, and of a column: ||A||_inf, ||A||_1
-    own.for_columns([&](int j) {
-        norms[0] += modulus(room(own.i, j));
-        if (!mirrored) norms[1] += modulus(room(j, own.i));
+    chunks.for_all([&](int first, const Given* chunk) {
+        own.for_entries(chunk, n - first, [&](int, Number v) { norms[0] += modulus(v); });
+        if (!mirrored) save_sums(room, first, chunk);
     });
-    norms[0] = of_row(norms[0]), norms[1] = of_row(norms[1]);
-    if (own.i >= n) norms[0] = 1, norms[1] = 0;
+    norms[0] = of_row(norms[0]);
+    if (!mirrored) norms[1] = sum_of_saved(room);
+    if (own.i >= n) norms[0] = 1;
     if (own.is_first) room.scales[own.i] = power_to_one(norms[0]);
     if (own.i >= n) norms[0] = 0;
     largest_of_block<WARPS, 1>(norms);
     const double inf = norms[0], one = mirrored ? inf : norms[1];
     if (!BANDED && !isfinite(inf)) {  // NaN or Inf, or a sum that has overflowed
-        for (int j = own.first; j < own.last; ++j) {
-            const Number v = room(own.i, j);
-            seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
-        }
+        chunks.for_all([&](int first, const Given* chunk) {
+            own.for_entries(chunk, n - first, [&](int, Number v) {
+                seen.spoilt = seen.spoilt || !isfinite(v.re) || COMPLEX && !isfinite(v.im);
+            });
+        });
     }
 
     Inverse inverse;
-    inverse.load(room);
+    inverse.load(room, chunks);
     bool good = !__syncthreads_or(!inverse.invert(room, kind));
 
     #pragma unroll 1
@@ -164,14 +192,14 @@ tcs_solve_inverse(
         for (int round = 0; round < PLAIN_ROUNDS; ++round) {
             step();
             wait_for_block();
-            take(residual<false>(room, own, given, 0.0));
+            take(residual<false>(room, chunks, own, given, 0.0));
             wait_for_block();
         }
         double before = LARGEST;
         #pragma unroll 1
         while (true) {
             const double size = largest_of_block<WARPS, 1>(step());  // it waits until all entries are saved
-            const Number r = residual<!SHORT>(room, own, given, inf * size);
+            const Number r = residual<!SHORT>(room, chunks, own, given, inf * size);
             take(r);
             const double largest = largest_of_block<WARPS, 0>(own.i < n ? modulus(r) : 0.0);
             if (threadIdx.x == 0) rests[c] = largest, sizes[c] = size;
@@ -190,7 +218,7 @@ tcs_solve_inverse(
     good = !__syncthreads_or(!good) && 1 / one / norm >= trusted;
     #pragma unroll 1
     for (int c = 0; c < CHECKS && good && !(1 / one / norm >= SURE); ++c) {
-        good = rest_of(inverse, room, own, c) <= REST * REST;
+        good = rest_of(inverse, room, chunks, own, c) <= REST * REST;
     }
     int told = good ? 0 : UNKNOWN;
     if (!good && sizeof(T_A) == sizeof(float) && 1 / one / norm >= TELLS) {  // the first one if there are several
@@ -201,6 +229,7 @@ tcs_solve_inverse(
     }
     seen.beyond = __syncthreads_or(seen.beyond), seen.spoilt = __syncthreads_or(seen.spoilt);
     seen.zero = __syncthreads_or(seen.zero);
+    wait_for_copies();  // of a chunk that is not read
     if (threadIdx.x != 0) return;
     left[slice] = told;
     const Limits limits = {kind, bound, least, safe, agrees};

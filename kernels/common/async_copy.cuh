@@ -23,6 +23,13 @@ __device__ __forceinline__ void copy_cached(void* to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;"
                  :: "r"(shared_address(to)), "l"(from), "n"(BYTES) : "memory");
 }
+
+// The same, but only the first `bytes` are read; the others become zero.
+template <int BYTES>
+__device__ __forceinline__ void copy_cached(void* to, const void* from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(shared_address(to)), "l"(from), "n"(BYTES), "r"(bytes) : "memory");
+}
 #endif
 
 // Makes a group of the copies that this thread has started since the last call; the group may be empty.
