@@ -46,8 +46,9 @@ PRODUCTS = (
 PARTS = dict.fromkeys(("gemm", "gemm_batched", "gemm_error", "boris_push"), PRODUCTS)
 COMPILER = "tcsolve/_backends/cuda/runtime/compiler.py"  # its flags
 PARTS |= {"mma_rate": (), "binaries": ("kernels", COMPILER)}
-# Files that only a device runs, besides CUDA sources.  `tcsolve.factor` of a stack uses the second folder on
-# the host, too.  Only fuzz.py calls it: a change of that folder does not make its results from a host old.
+# Files that only a device runs, besides CUDA sources.  A change of these files does not make results from a
+# host old.  One exception is ignored: on the host, `tcsolve.factor` of a stack uses the second folder.  Of
+# the benchmarks only fuzz.py calls it there.
 FOR_DEVICES = ("tcsolve/_backends/cuda/", "tcsolve/_solve/vendor/")
 # Files that only the results of STUDIES depend on.
 STUDY = "tcsolve/_study/"

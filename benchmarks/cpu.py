@@ -117,7 +117,7 @@ def told(row):
 
 
 def _least_ratio(row):
-    """Return a quotient as text: the median seconds of `Case.least` by those of the peer."""
+    """Return a quotient as text: the median seconds of `Case.least` divided by those of the peer."""
     if "least" not in row:
         return ""
     return f"{row['least']['median'] / row['peer_seconds']['median']:.2f}"

@@ -3,9 +3,10 @@
     python benchmarks/emulator.py --json benchmarks/results/emulator.json    # compute capability 8.0 or later
     python benchmarks/emulator.py --host                                     # only the speed on the host
 
-1. Every instruction (instructions.cu) runs chains of eight steps on chosen operands (_instructions.py), ten
-   million sums in all.  The emulation of each step starts from the device's sum before it, and their sums
-   after it are compared.  The hashes of the device's sums are kept: tests on the host compare with them.
+1. Every instruction (instructions.cu) runs chains of eight steps on chosen operands (_instructions.py), which
+   make more than ten million sums for each instruction.  The emulation of each step starts from the device's
+   sum before it, and their sums after it are compared.  The hashes of the device's sums are kept: tests on
+   the host compare with them.
 2. For a sample, each candidate rule (_sum_rules.py) is compared with the device.  First the rules differ in
    the numbers of bits, the rounding, the number of products that are added at once, and whether the previous
    sum is one of the terms.  Then variations of the best rule are compared, on small numbers and zeros.

@@ -42,7 +42,7 @@ import tcsolve
 from tcsolve import Plan, matrices
 from tcsolve._study.energy import energy_of, measure_energy
 
-# The most telling problems come first, because the time may run out.
+# The problems whose results matter most come first, because the time may run out.
 DEFAULTS = (
     *("poisson:32041", "boundary:16384", "covariance:16384"),
     *(f"type {i}:8192" for i in range(1, 7)),

@@ -177,13 +177,17 @@ def load(
     Raises
     ------
     FileNotFoundError
-        There is no such matrix. The message names the places that were searched.
+        There is no such file or matrix, or it cannot be downloaded. The message names the places that were
+        searched.
     ImportError
         A download is needed, but pooch is not installed.
     MemoryError
         The dense matrix would exceed ``limit_bytes``.
+    TypeError
+        ``dtype`` is none of the four, or is real although the matrix is complex.
     ValueError
-        The file is malformed, the matrix is not square, or the hash does not match.
+        The file is malformed, the matrix is not square, the hash does not match, an entry is beyond the
+        range of ``dtype``, or another argument has a value that is not allowed.
 
     Examples
     --------

@@ -132,7 +132,7 @@ def gp_kernel(n, rng, *, cond=1e6, lengthscale=0.2):
 
 
 def love_capacitor(n, *, spacing=0.1):
-    """Love's integral equation for two charged discs: symmetric Toeplitz, ill-conditioned for near discs.
+    """Love's integral equation for two discs: symmetric Toeplitz, ill-conditioned if the discs are close.
 
     Two coaxial discs of radius 1 have opposite potentials; `spacing` is their distance in radii. The
     density x of the auxiliary charge on (-1, 1) solves
