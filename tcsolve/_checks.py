@@ -1,4 +1,4 @@
-"""Checks of the arguments of a solve.  An error says what was got, what is needed and what to do."""
+"""Checks of the arguments of a solve.  An error says what was passed, what is needed and what to do."""
 
 import numpy as np
 import scipy.sparse

@@ -21,7 +21,8 @@ def raise_or_warn(solution, places=None):
     If the systems are a part of a larger stack, row i of `places` is the index of system i in that stack.
 
     - SingularError: a pivot is exactly zero.
-    - NotPositiveDefiniteError: a Cholesky factorization broke down.  SciPy calls this matrix singular too.
+    - NotPositiveDefiniteError: a Cholesky factorization broke down.  The message begins as SciPy's, which
+      calls the matrix singular.
     - LinAlgWarning with rcond: the matrix is singular to working precision, its condition is unknown, or it
       holds NaN or Inf.
     - AccuracyWarning: the answer misses the bound, leaves the range of its dtype, or is less accurate than

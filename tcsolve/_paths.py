@@ -26,7 +26,8 @@ class Paths:
     look_ahead : bool
         A panel is factored while the update before it runs.
     overlap_rows : float
-        With fewer rows, an update takes less time than the synchronisation of two streams.
+        Smallest number of rows below a panel for which the next panel is factored during the update.  With
+        fewer rows, an update takes less time than the synchronisation of two streams.
     panel_rows : tuple of (int, float)
         (number of products of the update, rows): up to this many rows, a panel takes longer than the update
         that runs at the same time.
@@ -59,9 +60,10 @@ class Paths:
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool
-        Few right-hand sides are solved for by triangular_solve.cu.
+        Triangular systems with few right-hand sides are solved by triangular_solve.cu.
     exact_memory : bool
-        The bytes of a solve are predicted from all that it allocates.
+        The bytes of a solve are predicted from all its allocations; if this is False, from the bytes of its
+        factors alone.
     """
 
     dominant_strips: bool = True

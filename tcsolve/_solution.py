@@ -82,7 +82,7 @@ class Status(Enum):
         "allow a fallback to learn it."
     )
     STALLED = (
-        "Refinement stalled before the bound, or the rounded matrix has a zero pivot, and there is no "
+        "Refinement stalled before x met the bound, or the rounded matrix has a zero pivot, and there is no "
         "fallback; with solve, allow a fallback or choose a more precise update; with refine, give a better "
         "function `correct`."
     )

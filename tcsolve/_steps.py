@@ -3,7 +3,8 @@
 - 'check': the arguments are checked.
 - 'place': the device that computes is determined.
 - 'guard': from here on, missing memory of a device raises a DeviceMemoryError.
-- 'move' and 'moved': a and b are copied to another device, and are there.
+- 'move': the copies of a and b to another device begin.
+- 'moved': these copies are complete.
 
 A call takes no step twice, with two exceptions.  A call that moves its arrays guards both devices.  A call
 that makes other public calls repeats their steps.

@@ -1,7 +1,7 @@
-"""Products of two matrices with the sums of tensor cores, bit for bit (see `tensor_cores`).
+"""Products of two matrices, added bit for bit as tensor cores add them (see `tensor_cores`).
 
-The terms of a block are integers times a power of two.  FP64 holds these integers and their sum exactly, so
-that NumPy computes them in FP64, a tile of the result at a time.
+The truncated terms of a block are integers times a power of two.  FP64 holds these integers and their sum
+exactly.  So NumPy computes them in FP64, a tile of the result at a time.
 """
 
 from typing import Any, NamedTuple

@@ -20,8 +20,8 @@ MOST_PARTS, LEAST_ENTRIES = 32, 1 << 18
 # Largest number of parts in which a matrix is converted to FP64 for a product.  On the host, small parts stay
 # in the cache; on a device, each part costs a launch.
 WIDENED = {"cpu": MOST_PARTS, "cuda": 8}
-# The entries of all sums of a product A X that a device forms at the same time.  The limit is the largest of
-# these numbers: SUM_ENTRIES, and the entries of A divided by SUM_ROOM.
+# A device forms several short sums of a product A X at once (see `sums_at_once`).  Together they have at most
+# SUM_ENTRIES entries, or the number of entries of A divided by SUM_ROOM if that is larger.
 SUM_ROOM, SUM_ENTRIES = 64, 1 << 16
 # Largest number of columns of X for which a device forms short sums of A X.
 SUMMED_COLUMNS = 256
@@ -52,7 +52,7 @@ def short_sum(n):
 
 
 def sums_at_once(m, n, k, room=0):
-    """Return how many short sums of the product of an m x n by an n x k matrix a device forms at once.
+    """Return how many short sums a device forms at once for the product of an m x n and an n x k matrix.
 
     Each sum is an m x k matrix.  `room` is a number of entries that the sums may have in any case.
     """

@@ -140,11 +140,11 @@ class LUOps(Protocol):
         """
 
     def square(self, p, plan, beyond):
-        """Prepare L below, and U right of, a square panel p of a dominant matrix; return a `Square`.
+        """Prepare the computation of L below a square panel p and of U right of it; return a `Square`.
 
-        `plan` is the `schedule.SolvePlan` of the panel.  A block is scaled before it is rounded.  The scale
-        comes from the largest entry of the block, or from a bound on its entries, which is expected of a
-        dominant A.  beyond[0] becomes 1 if an entry exceeds its bound, or if |l| > 1.
+        p is a panel of a dominant matrix, and `plan` its `schedule.SolvePlan`.  A block is scaled before it
+        is rounded.  The scale comes from the largest entry of the block, or from a bound that its entries
+        meet if A is dominant.  beyond[0] becomes 1 if an entry exceeds this bound, or if |l| > 1.
         """
 
     def operand(self, l, how, at_once=False, bound=None):

@@ -31,7 +31,8 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
     l_and_u : (int, int)
         l and u, the numbers of diagonals below and above the main one.
     ab : array_like, shape (..., l + u + 1, n)
-        The diagonals: ``ab[u + i - j, j] == a[i, j]``.  CuPy arrays are solved on the host.
+        The diagonals: ``ab[u + i - j, j] == a[i, j]``.  If an argument is a CuPy array, the system is solved
+        on the host, and x is a CuPy array.
     b : array_like, shape (n,) or (..., n, k)
         The right-hand sides.
     overwrite_ab, overwrite_b : bool
@@ -144,7 +145,8 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
     ----------
     ab : array_like, shape (..., u + 1, n)
         The diagonals of one triangle: ``ab[u + i - j, j] == a[i, j]`` for the upper one, and
-        ``ab[i - j, j] == a[i, j]`` for the lower one.  CuPy arrays are solved on the host.
+        ``ab[i - j, j] == a[i, j]`` for the lower one.  If an argument is a CuPy array, the system is solved
+        on the host, and x is a CuPy array.
     b : array_like, shape (n,) or (..., n, k)
         The right-hand sides.
     overwrite_ab, overwrite_b : bool

@@ -38,8 +38,8 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
         Allow writing the inverse to the memory of a.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
-    assume_a : str, optional
-        The structure of A, as in SciPy from version 1.17 on.
+    assume_a : {'gen', 'diagonal', 'upper triangular', 'lower triangular', 'sym', 'her', 'pos'}, optional
+        The structure of A.  For NumPy arrays, `assume_a` and `lower` need SciPy 1.17 or later.
     lower : bool
         Whether 'sym', 'her' and 'pos' read the lower triangle.
 
@@ -204,6 +204,6 @@ def _det_on_device(a, check_finite):
     missed = np.isfinite(log) & ~(error <= probe.bound)
     if missed.any():
         warn_missed("det", error[missed], probe.bound)
-    # Beyond the range, (inf, 0) times a complex sign is not a number.
+    # If the determinant overflows, exp gives inf, and inf times a complex sign may have NaN in one part.
     with np.errstate(over="ignore", invalid="ignore"):
         return xp.asarray(sign * np.exp(log), dtype)

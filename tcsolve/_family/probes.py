@@ -27,7 +27,10 @@ SEED, VECTORS = 0, 4
 
 @functools.lru_cache(maxsize=16)
 def signs(n):
-    """Return the vectors (n, k), read-only; for few unknowns, all unit vectors: then the result is exact."""
+    """Return the vectors v as the columns of a read-only array (n, k).
+
+    For few unknowns they are all unit vectors: then R v shows all entries of R, not an estimate of its size.
+    """
     if n <= SMALL:
         found = np.eye(n)
     else:

@@ -1,4 +1,7 @@
-"""Systems that measure an answer: of a dense matrix, of a band matrix, or of given factors."""
+"""Classes for systems A x = b that compute the residuals and backward errors of an x.
+
+A is a dense matrix, a band matrix, or the product of given factors.
+"""
 
 import functools
 

@@ -46,7 +46,9 @@ def gemm(
         Both NumPy or both CuPy.  The dtype is float16, bfloat16 (from ml_dtypes), float32, float64 or
         int8.  Any strides are allowed; if neither rows nor columns are contiguous, a copy is made.
     c : array, (m, n), optional
-        Needed if beta is not 0; otherwise it is not read.
+        Needed if beta is not 0; otherwise it is not read.  If a new result would be float32 (see Returns), c
+        may be float32, float16, bfloat16, int8, int16 or uint8; if float64, also float64 or int32; if int32,
+        c may be int32, int16, int8, uint16 or uint8.
     alpha, beta : real number
         Integers for int8 operands.  For others they are rounded: to FP64 for float64 operands and for
         precision='fp64', else to FP32.  With alpha = 0 or k = 0, a and b are not read.

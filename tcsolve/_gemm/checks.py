@@ -17,7 +17,8 @@ RESULTS = {
     "float64": ("float64",),
     "int32": ("int32",),
 }
-# For each of these dtypes, the dtypes that are allowed for c, whose numbers it represents exactly.
+# For each of the same dtypes, the dtypes that are allowed for c.  The first one represents all numbers of the
+# others exactly.
 ADDENDS = {
     "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
     "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),

@@ -18,7 +18,7 @@ def multiply(task):
 
 @functools.cache
 def _guarded(ops):
-    """Return `_multiply` so that it raises a DeviceMemoryError if a device has no memory left.
+    """Return `_multiply` as a function that raises a DeviceMemoryError if a device has no memory left.
 
     The result is cached, because making it takes microseconds, as long as a small product.
     """

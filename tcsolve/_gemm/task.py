@@ -79,7 +79,7 @@ def check_gemm_batched(a, b, c, out, options):
                 f"matrix in all products, is needed: {name}.reshape(-1, rows, columns)"
             )
     if options.engine != "auto":
-        raise InputError(f"engine is {options.engine!r}; gemm_batched has engine='auto' alone")
+        raise InputError(f"engine is {options.engine!r}; gemm_batched supports only engine='auto'")
     batch = _batch_of(a, b, out)
     a, b = (_stacked(x, batch) for x in (a, b))
     if c is not None:

@@ -19,7 +19,9 @@ NO_BAD_PIVOT = 2**31 - 1
 
 
 class PivotedLU(NamedTuple):
-    """M = P^T L U, the matrix of computed factors; with `transposed`, M^T is the matrix that they solve with.
+    """Computed factors, with the exact product M = P^T L U.
+
+    A solve with the factors applies M^-1, or M^-T if `transposed`.
 
     Attributes
     ----------

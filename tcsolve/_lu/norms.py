@@ -27,7 +27,7 @@ MAX_SWEEPS, SWEEPS_AT_ONCE, ALL_AT_ONCE = 5, 2, range(4097, 8193)
 # CONTRACTED.
 PROBES, HELD_STEPS, CONTRACTED = 4, 2, 0.7
 
-# Rounding errors of a row of n entries reduce its dominance by at most about n times this number, relative to
+# The computed dominance of a row of n entries has a rounding error of at most about n times this number times
 # the largest row sum.
 ROUNDING = 2.0**-52
 

@@ -27,7 +27,8 @@ __all__ = [
 SPREAD = 0.1
 # With norms between 2**-SAFE_EXPONENT and 2**SAFE_EXPONENT, an FP32 factorization does not overflow.
 SAFE_EXPONENT = 40
-# Outside of 2**-FRAME_EXPONENT to 2**FRAME_EXPONENT, FP64 products and norms of A may overflow or underflow.
+# FP64 products and norms may overflow if numbers are larger than 2**FRAME_EXPONENT, and underflow if numbers
+# are smaller than 2**-FRAME_EXPONENT.
 FRAME_EXPONENT = 300
 TOP = 2.0**FRAME_EXPONENT
 # The largest exponent of a scale, which must be a normal FP64 number.

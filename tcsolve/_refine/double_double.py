@@ -195,7 +195,10 @@ def _sliced(xp, v, axis, bits, room=None):
 
 
 def _less(xp, r, b, minus, plus):
-    """Store b - sum(minus) + sum(plus) in the `Pair` r; it has the sum of all rounding errors, too."""
+    """Store b - sum(minus) + sum(plus) in the `Pair` r.
+
+    The rounding error of each addition is computed, and the sum of these errors is added to the result.
+    """
     total, lost = b, xp.zeros_like(b)
     for sign, terms in ((-1.0, minus), (1.0, plus)):
         for term in terms:

@@ -64,7 +64,7 @@ def solved(ops, multiply, correct, y):
 
 
 class _Triangle(NamedTuple):
-    """A triangle of a square array, of which `_Triangle[rows]` is a part; with `unit`, its diagonal is 1."""
+    """A triangle t of a square array; t[rows] computes these rows of it.  With `unit`, its diagonal is 1."""
 
     xp: Any
     array: Any

@@ -733,7 +733,7 @@ def test_batches_must_match():
         gemm_batched(a, b)
     with pytest.raises(InputError, match=r"a has shape \(3,\).*reshape"):
         gemm_batched(np.ones(3, np.float32), b)
-    with pytest.raises(InputError, match="engine='auto' alone"):
+    with pytest.raises(InputError, match="supports only engine='auto'"):
         gemm_batched(a, a, engine="wmma")
 
 
