@@ -58,6 +58,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     InputError
         A shape or a number is wrong.  Or x0, a correction or a product is complex, but a and b are real.  Or
         a is a function, but `norm` is missing or the function does not return FP64.
+    DeviceError
+        The device of b cannot be used now.
     DeviceMemoryError
         The device has too little memory.
 

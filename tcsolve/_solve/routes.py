@@ -73,7 +73,7 @@ def _faster(ops, a, b, request):
     if ops.device == "cuda" or structure not in WITHOUT_ZEROS or len(a) < LEAST_N:
         return ops
     target = target_ops(ops, a, nrhs, request.precision, "auto")
-    # LAPACK solves bands and triangles as fast as they could be copied.
+    # LAPACK solves bands and triangles as fast as they could be copied to the device.
     if target is not ops and structure is None and detected(a)[0] not in WITHOUT_ZEROS:
         return ops
     return target

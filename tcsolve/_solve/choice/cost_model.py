@@ -39,8 +39,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of vectors per right-hand side that are in use while a device forms the sums of a product.
 VECTORS_BESIDE_SUMS = 4
-# Number of columns of the product of the condition estimate with A.  For some n there are 7, whose sums have
-# about as many entries.
+# Number of columns of the product of the condition estimate with A.  For some n there are 7, but then the
+# sums have about as many entries as those of 5 columns.
 ESTIMATE_COLUMNS = 5
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.
@@ -51,7 +51,7 @@ OPERANDS_OF_SUMS = 15
 # FP16, but not to the other formats: to these, numbers are rounded by integer arithmetic on their bits.
 ROUNDED_COPIES = {"fp16": 3.5, "bf16": 5.25, "tf32": 5.25}
 # Up to this many right-hand sides, one call of our own kernels does the triangular solves.  More need several
-# calls, or products, or the library.
+# calls, products with inverted blocks, or trsm of cuBLAS.
 FEW_COLUMNS = 4
 # Limits of `step_budget`, which is the largest number of corrections that a rung may spend on a column.
 LEAST_BUDGET, MOST_BUDGET = 30, 300

@@ -130,7 +130,7 @@ class Factorization:
 
         Raises
         ------
-        InputError
+        InputError, DeviceError, DeviceMemoryError
             As in `solve_ex`.
         SingularError
             A pivot is exactly zero in FP64.
@@ -167,7 +167,8 @@ class Factorization:
         trans : {0, 1, 2, 'N', 'T', 'C'}
             0 or 'N': solve A x = b.  1 or 'T': A^T x = b.  2 or 'C': A^H x = b.
         check_finite : bool
-            True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
+            True: raise an InputError if b holds NaN or Inf.  False: a column of x is NaN if
+            that column of b holds NaN or Inf.
         residual : {'fp64', 'double-double'}
             As in `tcsolve.solve`.
 
@@ -180,7 +181,11 @@ class Factorization:
         ------
         InputError
             b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans or residual
-            is unknown.
+            is unknown.  Or the factors are not on the current device.
+        DeviceError
+            The device of the factors cannot be used now.
+        DeviceMemoryError
+            The device has too little free memory.
 
         Examples
         --------
@@ -232,6 +237,13 @@ class Factorization:
             0 if A is singular or not finite.  NaN if the factors are too coarse for an estimate, and the
             plan forbids a more precise factorization.
 
+        Raises
+        ------
+        InputError
+            The factors are not on the current device.
+        DeviceError, DeviceMemoryError
+            As in `solve_ex`.
+
         Notes
         -----
         1. Higham's estimator runs with the factors.  It gives an upper bound of rcond that is nearly always
@@ -264,6 +276,13 @@ class Factorization:
             ``det A / |det A|``; 0 if the matrix is singular, NaN if it is not finite.
         logabsdet : float
             Natural logarithm of ``|det A|``; -inf if the matrix is singular, NaN if it is not finite.
+
+        Raises
+        ------
+        InputError
+            The factors are not on the current device.
+        DeviceError, DeviceMemoryError
+            As in `solve_ex`.
 
         Notes
         -----

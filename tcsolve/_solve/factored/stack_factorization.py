@@ -143,7 +143,7 @@ class StackFactorization:
 
         Raises
         ------
-        InputError
+        InputError, DeviceError, DeviceMemoryError
             As in `solve_ex`.
         SingularError
             A pivot of a matrix is exactly zero in FP64; the message names the first such matrix.
@@ -178,7 +178,8 @@ class StackFactorization:
         trans : {0, 1, 2, 'N', 'T', 'C'}
             0 or 'N': solve A x = b.  1 or 'T': A^T x = b.  2 or 'C': A^H x = b.
         check_finite : bool
-            True: raise an InputError if b holds NaN or Inf.  False: such a column of x is NaN.
+            True: raise an InputError if b holds NaN or Inf.  False: a column of x is NaN if
+            that column of b holds NaN or Inf.
 
         Returns
         -------
@@ -190,6 +191,11 @@ class StackFactorization:
         ------
         InputError
             b has the wrong shape or dtype, is on another device, or holds NaN or Inf; or trans is unknown.
+            Or the factors are not on the current device.
+        DeviceError
+            The device of the factors cannot be used now.
+        DeviceMemoryError
+            The device has too little free memory.
 
         Examples
         --------
@@ -208,6 +214,13 @@ class StackFactorization:
         -------
         ndarray of float64, shape (...)
             On the host.  0 if a matrix is singular or not finite.
+
+        Raises
+        ------
+        InputError
+            The factors are not on the current device.
+        DeviceError, DeviceMemoryError
+            As in `solve_ex`.
 
         Notes
         -----
@@ -233,6 +246,13 @@ class StackFactorization:
             ``det A / |det A|``, on the host; 0 if a matrix is singular, NaN if it is not finite.
         logabsdet : ndarray of float64, shape (...)
             Natural logarithm of ``|det A|``; -inf if a matrix is singular, NaN if it is not finite.
+
+        Raises
+        ------
+        InputError
+            The factors are not on the current device.
+        DeviceError, DeviceMemoryError
+            As in `solve_ex`.
 
         Notes
         -----

@@ -34,7 +34,8 @@ from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = ["failed", "refined", "solve_directly"]
 
-# Largest number of refinement steps with FP64 factors; more steps gain nothing.
+# Largest number of refinement steps with FP64 factors, or with FP32 factors for an answer in FP32; more steps
+# gain nothing.
 MOST_STEPS = 2
 # Number of vectors per right-hand side that refinement with FP32 factors takes.
 LOW_VECTORS = 6

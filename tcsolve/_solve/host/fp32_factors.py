@@ -1,7 +1,7 @@
-"""General systems of a few hundred unknowns by LU factors in FP32 and refinement: when they are used.
+"""When LU factors in FP32 and refinement solve a general system of a few hundred unknowns.
 
-From LEAST on this takes less time than an LU in FP64, with the verification of x and of the condition number
-included.
+From n = LEAST on this takes less time than an LU in FP64, with the verification of x and of the condition
+number included.
 """
 
 import functools
@@ -66,9 +66,10 @@ def show_regular(factors, a):
     Let x be the solution that the factors give for a Gaussian vector g.  If a is singular to working
     precision, it has a left singular vector u with ``u^T a = 0`` up to rounding.  So
     ``u^T (g - a x) = u^T g`` is a standard normal number, and the residual is at least as large.  The modulus
-    of such a number is at most 0.05 with a probability of 0.04; of four, all are with a probability of 3e-6.
-    The vectors are fixed, so this holds for a matrix that does not depend on them.  Of a regular matrix, the
-    residual is about the error of the factors times the condition number.
+    of such a number is at most 0.05 with a probability of 0.04.  The moduli of four such numbers are all at
+    most 0.05 with a probability of 3e-6.  The vectors are fixed, so this holds for a matrix that does not
+    depend on them.  For a regular matrix, the residual is about the error of the factors times the condition
+    number.
     """
     g = _vectors(len(a))
     r = g - matmul(a, factors.solve(g.astype(a.dtype)))

@@ -1,6 +1,6 @@
 """Refinement on the host with FP32 factors of a system that LAPACK solves directly.
 
-The `problem` of a function is a `_Problem` of `direct`.
+The argument `problem` of the functions is a `_Problem` of `direct`.
 """
 
 import math

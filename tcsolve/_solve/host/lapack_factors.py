@@ -68,7 +68,7 @@ class Rounded:
         return solve_scaled(np, column_max(b), self._solve, b, self._dtype)
 
     def solver(self, b):
-        """Return (solve, sized) for residuals r of the dtype of b, with at most as many columns.
+        """Return (solve, sized) for residuals r of the dtype of b, with at most as many columns as b.
 
         solve(r, max |r|) returns A**-1 r, and `sized` tells whether it needs max |r|.  For LU factors and at
         least n columns, solve multiplies by A**-1, which is computed from the factors.  This takes a fraction

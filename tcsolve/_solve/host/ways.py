@@ -50,7 +50,8 @@ class Way(NamedTuple):
     precision : str
         The name of the rung.
     plan : Plan or None
-        The plan of the refinement with FP32 factors; None for FP64 factors.
+        The plan of the refinement with FP32 factors.  None for FP64 factors, and for `SINGLE`: then x
+        is corrected at most twice.
     bands : (int, int) or None
         The numbers of diagonals below and above the main one of a band matrix; `factor` takes its `Band`.
     """
@@ -79,8 +80,8 @@ def ways_for(ops, a, columns, structure, precision, dtype):
 
     `dtype` is that of the answer.
 
-    If none of them succeeds, the ladder follows.  In FP64, without an asserted structure or with 'banded',
-    the bands and triangles of a are detected, as in SciPy.
+    If none of them succeeds, the ladder follows.  With precision 'auto' or 'fp64', the bands and triangles of
+    a are detected, as in SciPy, if no structure or 'banded' is asserted.
     """
     if precision in ("auto", "fp64"):
         if structure == "positive definite":

@@ -21,7 +21,8 @@ TRUST = 0.1
 # with A gives a small number: `doubt` of `_lu.norms.Condition`.  DOUBTED has pairs (largest n, largest
 # doubt).  Rounding errors grow with n, and so does the doubt.
 FINE, DOUBTED = 2.0**-15, ((16384, 0.1), (math.inf, 0.3))
-# Sampled estimates are good to a factor of sqrt(n).  Below this multiple of epsilon the next rung decides.
+# Sampled estimates are good to a factor of sqrt(n).  If one is at most this multiple of epsilon, rcond is
+# estimated with the next rung instead.
 NEAR_SINGULAR = 1000
 EPS = {"fp32": float(np.finfo(np.float32).eps), "fp64": float(np.finfo(np.float64).eps)}
 # Seed and number of the random right-hand sides of sampled estimates.

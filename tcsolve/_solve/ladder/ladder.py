@@ -274,7 +274,7 @@ class Ladder:
         return Rung(how, factors, scaling, scaled_norm)
 
     def panels_of(self, how):
-        """Return the number of panels of the LU with an `Update`; None for an LU of the library."""
+        """Return the number of panels of the LU with an `Update`; None for an LU of LAPACK or cuSOLVER."""
         if how.native:
             return None
         ops, n, block = self.system.ops, self.system.a.shape[0], self.plan.block

@@ -1,4 +1,6 @@
-"""Solves with the factors of the current rung, and refinement of at most about the time of the next rung.
+"""Solves with the factors of the current rung, and refinement with them.
+
+Refinement may take at most about as long as a solve with the next rung.
 
 Each function takes a `Ladder`, or a `TransposedLadder`.
 """

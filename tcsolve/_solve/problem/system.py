@@ -59,7 +59,8 @@ class System:
     a : array, shape (n, n)
         The matrix of the caller.
     matrix : array, shape (n, n)
-        The matrix that is factored, and that residuals are computed with: a itself, or a copy in the `frame`.
+        The matrix that is factored, and that residuals are computed with: a itself, or, if there is
+        a frame, the scaled copy of a.
     survey : Survey or None
         That of `matrix`; None before it is read.
     norm_one, norm_inf : float

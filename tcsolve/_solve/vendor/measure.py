@@ -150,11 +150,12 @@ class _Look(NamedTuple):
 def look_at(board, system):
     """Return the `_Look` for the numbers in `board`.
 
-    A random vector g has entries with mean 0 and variance 1.  On average, the modulus of entry i of A^-1 g is
-    at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average ||A^-1 g||_1 is from 0.7 to n
-    times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly orthogonal to the dominant row of
-    A^-1.  This happens for one of 100 single vectors, and for one of 10^4 pairs.  So if
-    1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least epsilon.
+    The entries of a random vector g are uniform, with mean 0 and variance 1.  On average, the modulus of
+    entry i of A^-1 g is at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average
+    ||A^-1 g||_1 is from 0.7 to n times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly
+    orthogonal to the dominant row of A^-1.  This happens for one of 100 single vectors, and for one of 10^4
+    pairs.  So if 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least
+    epsilon.
     """
     seen, (_, one, grown, info) = board[:SEEN], board[SEEN : SEEN + MEASURED]
     info = seen[4] if system.kind in TRIANGULAR else info
@@ -205,7 +206,10 @@ def ordinary(board, system, which=0, limit=None):
 
 
 def rconds_alone(board, system):
-    """Return the rconds of some systems, or None if one misses the bound or is not ordinary otherwise."""
+    """Return the rconds of some systems, or None.
+
+    None: a system misses the bound, or it is not `ordinary` for another reason than its rcond.
+    """
     rconds = []
     for which in range(board.shape[1]):
         found = ordinary(board, system, which, 0.0)

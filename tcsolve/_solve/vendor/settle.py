@@ -64,7 +64,7 @@ def settled(ops, system, x, factors, board):
 
 
 def settled_as_they_are(system, x, board):
-    """Return the `Part` of some systems if their answers stand and their rconds are known; otherwise None.
+    """Return the `Part` of some systems if x needs no change and their rconds are known; otherwise None.
 
     `board` has the measured numbers of these systems, on the host.  x (m, n, k) has the answers of all.
     """
