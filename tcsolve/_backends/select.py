@@ -207,8 +207,8 @@ def clear_cache():
     them from the first solve of the size on.  For larger n, it keeps the matrix from the second solve on, and
     the graphs from the third.  It keeps those of at most three sizes, if they take at most a tenth of the
     memory of the device.  If they take more, it keeps fewer sizes, but always one.  If a solve needs this
-    memory, tcsolve frees it.  This function also frees the buffers of transfers, which are in the memory of
-    the host.
+    memory, tcsolve frees it.  This function also gives the buffers of transfers, which are in the memory of
+    the host, back to CuPy's pool of pinned memory.
 
     Returns
     -------

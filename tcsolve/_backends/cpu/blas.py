@@ -69,7 +69,7 @@ def largest(v):
 
 
 def largest_of_array(v):
-    """Return max |v| of a contiguous array by BLAS, or |re| + |im| of one of its entries if it is complex."""
+    """Return max |v| of a contiguous array by BLAS; for a complex array, the largest |re| + |im|."""
     entries = v.ravel(order="K")
     entry = entries[getattr(blas, "i" + PREFIX[v.dtype.char] + "amax")(entries)]
     return float(abs(entry.real) + abs(entry.imag))

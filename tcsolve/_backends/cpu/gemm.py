@@ -1,9 +1,9 @@
 """Products of matrices on NumPy with emulated tensor cores; tests compare the kernels with them.
 
 Operands are rounded as the kernels round them, and multiplied in FP32.  There the product of two 11-bit
-numbers is exact.  So a result differs from that of tensor cores only in the order and the truncation of the
-sums, which are those of BLAS.  A `Product` with a `unit`, the name of a GPU, has the sums of the tensor cores
-of this GPU instead; a large product then takes tens of times as long as without a unit.
+numbers is exact.  So a result differs from that of tensor cores only by the sums: BLAS adds in another order,
+and rounds where tensor cores truncate.  A `Product` with a `unit`, the name of a GPU, has the sums of the
+tensor cores of this GPU instead; a large product then takes tens of times as long as without a unit.
 """
 
 import functools

@@ -16,7 +16,7 @@ MOST_COLUMNS = 5
 
 
 def estimated_rcond(norm_one, solve, n, dtype):
-    """Return 1 / (norm_one times the result of `inverse_norm`); None where LAPACK's estimate is better."""
+    """Return 1 / (norm_one times the result of `inverse_norm`); None where gecon should be called instead."""
     if n < LEAST_ESTIMATED or dtype.kind == "c":
         return None
     found = inverse_norm(solve, n, dtype)

@@ -12,7 +12,7 @@ from tcsolve._backends.cuda.runtime.current_device import turns_into_memory_erro
 __all__ = ["DeviceRowStats", "col_stats", "row_major", "row_stats", "scale_launch"]
 
 # Number of rows that one block of tcs_col_stats sums, and the smaller number for up to SMALL_ROWS rows, where
-# there would be too few blocks.
+# there would otherwise be too few blocks.
 ROWS_PER_CHUNK, ROWS_PER_SMALL_CHUNK, SMALL_ROWS = 512, 64, 4096
 
 

@@ -28,8 +28,8 @@ ONE_BLOCK = 32
 # The number of columns of a column-major matrix that one call of gemv multiplies; gemv has several chains for
 # each entry.
 GEMV_COLUMNS = 1024
-# A check of Y = A X may form sums that have as many entries as Y, divided by CHECK_ROOM (see `sums_at_once`).
-# With few sums at once, a check takes several times as long.
+# The sums that a check of Y = A X forms at once may together have 1 / CHECK_ROOM times as many entries as Y
+# (see `sums_at_once`).  With few sums at once, a check takes several times as long.
 CHECK_ROOM = 8
 # The error of a long sum that is allowed, in units of u sqrt(n) ||A|| ||x||, for the average column.
 ALLOWED = 4
@@ -102,7 +102,7 @@ def _times_matrix(a, x, room):
 
 
 def _with_runs(v):
-    """Return v if its rows or its columns are contiguous and do not overlap, as for cuBLAS; else a copy."""
+    """Return v if its rows or its columns are contiguous and do not overlap, as cuBLAS needs; else a copy."""
     (m, n), (row, column) = v.shape, (step // v.itemsize for step in v.strides)
     has_rows = (column == 1 or n == 1) and (row >= n or m == 1)
     has_columns = (row == 1 or m == 1) and (column >= m or n == 1)

@@ -1,4 +1,4 @@
-"""Systems by Gauss-Jordan elimination, each on many multiprocessors (solve_across.cu), without factors."""
+"""Solves by Gauss-Jordan elimination without factors, each on many multiprocessors (solve_across.cu)."""
 
 import functools
 

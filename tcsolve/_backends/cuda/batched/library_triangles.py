@@ -39,8 +39,8 @@ OP_N = cublas.CUBLAS_OP_N
 class PackedTriangle:
     """One real triangular matrix, for our triangular solves with inverted diagonal blocks.
 
-    If a diagonal block is ill-conditioned, x loses digits; the verification of x shows this.  rcond is then
-    below 1e-8.
+    If the condition number of a diagonal block is above 1e8, x may lose digits, and the verification of x
+    shows this.  The rcond of the triangle is then below 1e-8.
     """
 
     def __init__(self, a, lower, inverses):

@@ -43,9 +43,10 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 
 # The largest n that one launch solves, for one system and for a stack.  For larger n, `factor_and_solve` is
-# faster.  A single positive definite system with more than MOST_BY_BLOCK unknowns needs solve_cholesky.cu.
-# Triangles have limits of their own: the launch takes as many operations for them as for full matrices, while
-# the library takes fewer; and for a single real triangle in FP64 there are other kernels.
+# faster.  A single positive definite system with more than MOST_BY_BLOCK unknowns is not solved by
+# solve_block.cu alone.  Triangles have limits of their own: the launch takes as many operations for them as
+# for full matrices, while the library takes fewer; and for a single real triangle in FP64 there are other
+# kernels.
 MOST_ALONE, MOST_BY_BLOCK = {"general": 96, "positive definite": 216}, 64
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 640, "positive definite": 216}
@@ -115,7 +116,7 @@ def _doubts(device, thread, numbers):
 
 
 class _Doubts:
-    """What a launch tells the host about doubtful systems: their count, and `numbers` of each.
+    """What a launch reports about doubtful systems: their count, and the index and `numbers` numbers of each.
 
     A device can write to pinned memory of the host, so that the host reads this without copies.  Each thread
     of the host has an object of its own.

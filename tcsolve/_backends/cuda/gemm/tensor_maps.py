@@ -1,4 +1,4 @@
-"""Tensor maps, which the copy engine of compute capability 9.0 needs to copy a box of a matrix.
+"""Tensor maps, which the copy engine (TMA) of compute capability 9.0 needs to copy a box of a matrix.
 
 The driver encodes them.  CuPy does not wrap this function of the driver, so we call it through ctypes.
 """

@@ -33,8 +33,8 @@ TOP = 2.0**TOP_EXPONENT
 SPLIT_ROWS, SPLIT_COLUMNS = 16, 256
 # Number of threads of a block of gemm_wgmma.cu, and bytes of its shared memory.
 THREADS, SHARED_BYTES = 384, (224 << 10) + 1024
-# How gemm_wgmma.cu writes results: by its threads, or by the copy engine, which stores them, adds them to C,
-# or adds them to a C that should not stay in the second-level cache.
+# How gemm_wgmma.cu writes results: by its threads, or by the copy engine (TMA), which stores them, adds them
+# to C, or adds them to a C that should not stay in the second-level cache.
 BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 # From this many entries on, C does not stay in the second-level cache until the next update.
 PASSING_ENTRIES = 1 << 23
@@ -123,13 +123,14 @@ def results_of(out, c, beta):
 
 
 class Bound:
-    """Expected bounds on the entries of the factors of a dominant matrix, from a block of U on the diagonal.
+    """Expected bounds on the entries of the factors of a dominant matrix, from U11, a diagonal block of U.
 
     - |l| <= 1.  This is not certain: a diagonal entry of A may be smaller than the sum of the others of its
       column.
     - No entry of U is larger than the diagonal entry of its row, because A is dominant by rows, and
       elimination preserves this.
-    - A block of A that becomes L or U is less than ROOM times as large as U, except in rare cases.
+    - The entries of a block of A that becomes L or U are at most ROOM times as large as the largest entry of
+      U11, except in rare cases.
 
     So the powers of two that scale these blocks are known without reading the blocks.  beyond[0] becomes 1
     if |l| > 1, if a scaled entry of another block is larger than SLACK * TOP, or if an entry is NaN.

@@ -1,4 +1,4 @@
-"""The kernels that a solve will launch, as far as its size tells, so that they are compiled in parallel.
+"""The kernels that a solve is expected to launch, by its size and dtypes; they are compiled in parallel.
 
 A kernel that is missing here is compiled when it is launched, and the solve waits for it.  The compilation of
 a kernel that is not needed keeps a core busy.  So the lists are those of the usual solve: a real matrix that

@@ -43,9 +43,10 @@ def reading(arrays, first=None):
 
 
 class Sent:
-    """A copy of a small contiguous array to the host, which starts now.
+    """A copy of a small contiguous array to the host, which is launched when the object is made.
 
-    The copy runs after the work that is in the current stream now, and waiting for it adds little time.
+    The copy runs after the work that is in the current stream then.  Waiting for the copy takes little longer
+    than waiting for this work.
     """
 
     _room = None

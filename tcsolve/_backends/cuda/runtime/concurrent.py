@@ -44,8 +44,8 @@ def aside(w, others, name, body, then=None):
                 if tape is not None:
                     tape.follow_aside(side)
             # `found` is memory of the tape.  The next solve overwrites it, so it is read before the next
-            # solve.  For small matrices its copy to the host starts now.  For larger ones it starts when
-            # `found` is read: the host reads residuals first, and their copies would wait behind this one.
+            # solve.  For small matrices its copy to the host is launched now.  For larger ones it is launched
+            # when `found` is read: the host reads residuals first, and their copies would wait for this one.
             found = Sent(found) if len(w) <= paths().ahead_rows else found
     except BaseException:
         cupy.cuda.get_current_stream().wait_event(side.record())

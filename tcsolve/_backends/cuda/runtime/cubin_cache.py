@@ -1,7 +1,7 @@
 """The folder of compiled kernels, which processes share.
 
-A file is a cubin and its checksum, or the rates of `machine_rates` and their checksum.  A file appears at
-once and whole, so no process reads a part of it.  A folder that is missing, read-only or full is no error: a
+A file is a cubin and its checksum, or the rates of `machine_rates` and their checksum.  A file appears whole
+or not at all, so no process reads a part of it.  A folder that is missing, read-only or full is no error: a
 cubin that cannot be read is compiled again, and one that cannot be written is compiled in each process.
 """
 

@@ -1,8 +1,8 @@
 """Copies of large arrays between host and device, through small pinned buffers.
 
-The bus reads and writes pinned memory only.  Pinning the user's memory would take as long as the copy.
-Instead several threads copy pieces of the array to small pinned buffers of their own, and send each buffer as
-soon as it is full.  Arrays from the device come back through such buffers.
+A copy over the bus reads or writes only pinned memory.  Pinning the user's memory would take as long as the
+copy.  Instead several threads copy pieces of the array to small pinned buffers of their own, and send each
+buffer as soon as it is full.  Arrays from the device come back through such buffers.
 
 All copies are in the current stream, so that the kernels that follow there find all pieces.  An event
 of each buffer tells when its last copy has finished; before that, no thread writes to the buffer.
@@ -89,7 +89,7 @@ def to_host(x):
 
 
 def clear():
-    """Free the pinned memory that is kept for later copies."""
+    """Give the memory that is kept for later copies back to CuPy's pool of pinned memory."""
     with _lock:
         gone = shelf.clear(_idle)
     for ring in gone:
