@@ -33,7 +33,8 @@ def study(
         - ``"data/*.mtx"``: files.
         - ``{"generate": "svd_geo", "n": [100, 200], "cond": 1e6}``: the same as a dict; also with
           ``"suitesparse"`` or ``"file"``.  It may have filters: ``min_n``, ``max_n``, ``kind`` ('spd',
-          'symmetric', 'unsymmetric', 'real', 'complex'), ``group`` and ``kappa`` (``"1e3:1e8"``).
+          'symmetric', 'unsymmetric', 'real', 'complex'), ``group`` and ``kappa`` (``"1e3:1e8"``).  A matrix
+          is 'symmetric' if it equals its conjugate transpose, and 'spd' if it is also positive definite.
         - ``{"mine": array}``: arrays of shape (n, n).
         - The path of a study file, ``*.toml``, with matrices and plans.  Then `plans` must be None, and
           `device`, `seed`, `rhs`, `history`, `spectrum` and `energy` of the file replace the arguments.
@@ -55,6 +56,7 @@ def study(
         time to read or generate a matrix, and to compute its condition number and the other columns that
         describe it, does not count.
     device : {'auto', 'cpu', 'cuda'}
+        The device to solve on, as in `solve`.  The column ``device`` of a row has the device of its run.
     seed : int
         Seed of generated matrices and of random right-hand sides.
     rhs : {'ones', 'random'}
@@ -65,7 +67,7 @@ def study(
         Keep the eigenvalues of A, and of A with the factors as preconditioner, for orders up to this one.
     energy : bool
         Measure the energy of each run on a GPU; this repeats each solve for at least two seconds: one to warm
-        up, and one to measure.
+        up, and one to measure.  It needs ``jobs=1``.
     folder : path, optional
         Folder of the collection's matrices.  Default: the environment variable ``TCSOLVE_MATRICES``.
     show_progress : bool

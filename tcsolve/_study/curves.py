@@ -222,7 +222,7 @@ def _profile(figure, table, measure="steps"):
         ax.set_xscale("log", base=2)
         ax.set(xlim=(1, end), ylim=(0, 1.03), ylabel="share of the matrices")
         ax.xaxis.set_major_formatter("{x:g}")
-    others = "; in grey: the plans of the other panels" if len(groups) > 1 else ""
+    others = "; in grey: the plans of the other subplots" if len(groups) > 1 else ""
     title = f"Performance profile of {words(measure)} ({counted(matrices)}){others}"
     heading(figure, title, shared_words(table.ran))
     fit(figure, _height(groups))

@@ -30,7 +30,8 @@ class Filters:
     ----------
     min_n, max_n : int, optional
     kind : str
-        'spd', 'symmetric', 'unsymmetric', 'real' or 'complex'.
+        'spd', 'symmetric', 'unsymmetric', 'real' or 'complex'.  A symmetric matrix equals its conjugate
+        transpose.
     group : str
         Group of the SuiteSparse collection.
     kappa : (float, float), optional

@@ -52,7 +52,7 @@ def heading(figure, text, shared=""):
 
 
 def wrapped(text, inches):
-    """Return text in lines that are at most so wide; formulas are not cut."""
+    """Return text in lines that are at most `inches` wide; formulas are not cut."""
     how = {"break_long_words": False, "break_on_hyphens": False}
     return "\n".join(textwrap.wrap(text, int(inches / LETTER) - 3, **how))
 

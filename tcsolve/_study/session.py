@@ -33,7 +33,7 @@ def run_study(
         limit_seconds = None if limit_seconds > threading.TIMEOUT_MAX else limit_seconds
     if settings["energy"] and jobs > 1:
         raise InputError(
-            f"study: energy=True needs jobs=1, got {jobs}: a GPU tells its power for all processes together"
+            f"study: energy=True needs jobs=1, got {jobs}: NVML reports the power for all processes together"
         )
     if resume and path is None:
         raise InputError("study: resume=True needs path=, the file with the rows")

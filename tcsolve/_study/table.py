@@ -228,8 +228,9 @@ class StudyTable:
         Returns
         -------
         list of dict
-            The keys are plan, runs, converged, crashed, median_steps (None if no run converged), seconds,
-            and model: the arithmetic of the factors, or several, with a semicolon between them.
+            The keys are plan, runs, converged, crashed, median_steps (None if no run converged), seconds
+            (of all runs of the plan together), and model: the arithmetic of the factors, or several, with a
+            semicolon between them.
 
         Examples
         --------

@@ -69,7 +69,7 @@ def written(path, table, columns):
             _write_parquet(temporary, table, columns)
         else:
             text = table.text(FORMS[path.suffix], columns)
-            # Names of files may have bytes that are no text.
+            # Names of files may have bytes that are not UTF-8.
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
         os.replace(temporary, path)
     finally:

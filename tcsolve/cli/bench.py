@@ -59,7 +59,14 @@ def add_bench(commands, texts):
         "bench", help="time solve here, compared with SciPy, NumPy, CuPy and torch", **texts
     )
     parser.set_defaults(run=_bench, output=None)
-    parser.add_argument("--sizes", type=int, nargs="+", metavar="N", help="orders of the matrices")
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="orders of the matrices; by default 16 to 4000 for NumPy arrays, and 1024 to 16384 for CuPy "
+        "arrays",
+    )
     parser.add_argument(
         "--device",
         choices=("auto", "cpu", "cuda"),

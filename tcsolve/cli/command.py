@@ -79,7 +79,7 @@ def main(argv=None):
         except (TcsolveError, OSError, MemoryError) as error:
             say("error", str(error) or type(error).__name__)
             return REFUSED
-    # The errors and warnings of the user's program are its own.
+    # Outside of the blocks above, so that Python reports the errors and warnings of the user's program.
     return run_script(args)
 
 
@@ -133,12 +133,18 @@ def _parser():
         metavar="NAME",
         help=f"{', '.join(PRECISIONS)}, or emulated tensor cores, such as fp16@h200 (default auto)",
     )
-    solve.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    solve.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="the device to solve on, as in tcsolve.solve (default auto)",
+    )
     solve.add_argument(
         "--residual",
         choices=RESIDUALS,
         default="fp64",
-        help="double-double refines x itself to nearly its last bit (default fp64)",
+        help="precision of the residuals; with double-double, x is accurate to nearly its last bit "
+        "(default fp64)",
     )
     solve.add_argument(
         "--assume-a",
@@ -180,7 +186,7 @@ def _parser():
     )
     script.add_argument("script", help="file or module")
     script.add_argument(
-        "arguments", nargs=argparse.REMAINDER, help="what the program finds in sys.argv"
+        "arguments", nargs=argparse.REMAINDER, help="arguments of the program, for its sys.argv"
     )
 
     machine = commands.add_parser("info", help="versions, the GPU, and whether the kernels compile")

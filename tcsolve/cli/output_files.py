@@ -20,7 +20,7 @@ def target(text):
 
 
 def check_outputs(args):
-    """Raise an InputError if an output cannot be written, before the solve takes its time."""
+    """Raise an InputError if an output cannot be written; it is called before the solve."""
     if args.output and args.json and _same(args.output, args.json):
         raise InputError(f"-o and --json are both {args.output}; write one of them elsewhere")
     if args.output not in (None, STANDARD_OUTPUT) and args.output.suffix != ".mtx":

@@ -67,6 +67,6 @@ def _named(args, common):
         raise InputError(f"--n and --cond are for gen: matrices only, and A is {args.a}")
     if args.a != STANDARD_INPUT and kind != "ss" and not args.a.endswith(_suitesparse.SUFFIXES):
         raise InputError(
-            f"A is {args.a!r}; it must be a file (.mtx, .mtx.gz, .rb, .mat), ss:NAME, gen:NAME or -"
+            f"A is {args.a!r}; it must be a file (such as .mtx, .mtx.gz, .rb, .mat), ss:NAME, gen:NAME or -"
         )
     return matrices.load(name if kind == "ss" else _opened(args.a), **common)

@@ -14,13 +14,13 @@ _state = {"runs": False}
 
 
 def check_script(args):
-    """Raise an InputError if the script is not a file; a module is not looked for."""
+    """Raise an InputError if the script is not a file; whether a module exists is not checked."""
     if not args.is_module and not os.path.isfile(args.script):
         raise InputError(f"{args.script} is not a file")
 
 
 def runs_program():
-    """Tell whether the program of the user has begun; its interrupts are then its own."""
+    """Tell whether the program of the user has begun; then tcsolve does not handle interrupts."""
     return _state["runs"]
 
 

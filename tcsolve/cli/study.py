@@ -36,7 +36,7 @@ def add_study(commands, texts):
         "matrices",
         nargs="*",
         help="a study file .toml; or gen:NAME:n=100,200:cond=1e3,1e6, ss:NAME, ss:'GROUP/*', and files .mtx, "
-        ".mtx.gz, .rb, .mat, with patterns",
+        ".mtx.gz, .rb, .mat, whose names may be patterns such as 'data/*.mtx'",
     )
     parser.add_argument(
         "--read", type=Path, metavar="runs.jsonl", help="run nothing, read these rows"
@@ -55,9 +55,12 @@ def add_study(commands, texts):
         "scale=yes,no; may be repeated",
     )
     wanted = parser.add_argument_group("filters: which of the given matrices are taken")
-    wanted.add_argument("--min-n", type=int)
-    wanted.add_argument("--max-n", type=int)
-    wanted.add_argument("--kind", help="spd, symmetric, unsymmetric, real or complex")
+    wanted.add_argument("--min-n", type=int, help="smallest order")
+    wanted.add_argument("--max-n", type=int, help="largest order")
+    wanted.add_argument(
+        "--kind",
+        help="spd, symmetric (equal to the conjugate transpose), unsymmetric, real or complex",
+    )
     wanted.add_argument("--group", help="group of the collection, such as HB")
     wanted.add_argument("--kappa", metavar="1e3:1e8", help="range of the condition number")
     runs = parser.add_argument_group("runs")
@@ -65,16 +68,25 @@ def add_study(commands, texts):
     runs.add_argument(
         "--resume", action="store_true", help="do only the runs that -o does not have"
     )
-    runs.add_argument("--jobs", type=int, default=1, help="number of processes")
+    runs.add_argument("--jobs", type=int, default=1, help="number of processes (default 1)")
     runs.add_argument(
         "--limit", type=float, metavar="SECONDS", help="give up a run after this time"
     )
-    runs.add_argument("--device", choices=DEVICES)
-    runs.add_argument("--seed", type=int)
-    runs.add_argument("--rhs", choices=RIGHT_SIDES)
+    runs.add_argument(
+        "--device",
+        choices=DEVICES,
+        help="the device to solve on, as in tcsolve.solve (default auto)",
+    )
+    runs.add_argument(
+        "--seed", type=int, help="seed of generated matrices and of --rhs random (default 0)"
+    )
+    runs.add_argument("--rhs", choices=RIGHT_SIDES, help="the x in b = A x (default ones)")
     runs.add_argument("--history", action="store_true", help="keep the history of each run")
     runs.add_argument(
-        "--spectrum", type=int, metavar="N", help="keep the eigenvalues for orders up to N"
+        "--spectrum",
+        type=int,
+        metavar="N",
+        help="keep the eigenvalues of matrices of order up to N",
     )
     runs.add_argument(
         "--energy", action="store_true", help="measure the energy of each run on a GPU"

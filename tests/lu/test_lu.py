@@ -33,7 +33,7 @@ class NarrowRules(HostRules):
 
 @dataclass(frozen=True)
 class AheadRules(NarrowRules):
-    """The columns of the next panel are updated first; a narrow panel does so in the storage precision."""
+    """The columns of the next panel are updated first, in the storage precision if the panel is narrow."""
 
     overlap_rows = 10
 

@@ -173,7 +173,7 @@ def test_it_takes_about_as_many_steps_as_a_textbook(cond, inner_tol, dtype):
 
 
 def hard_and_easy(dtype=float):
-    """Return a matrix with an easy and a hard block, and right-hand sides of which some see one block."""
+    """Return a matrix with an easy and a hard block, and right-hand sides that may be zero in a block."""
     hard = matrices.generate("svd_geo", 60, cond=1e5, dtype=dtype, seed=1).a
     a = scipy.linalg.block_diag(np.diag(np.linspace(1, 2, 40)) + 0.01, hard)
     b = np.random.default_rng(0).standard_normal((100, 5)).astype(dtype)

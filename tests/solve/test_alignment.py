@@ -127,7 +127,7 @@ def with_gaps(cupy, x):
 
 
 def behind_one_number(cupy, x):
-    """Return x as a view that starts half an entry (of a real x: one byte) after an aligned address."""
+    """Return x as a view behind an aligned address: by half an entry if complex, by one byte if real."""
     by = x.itemsize // 2 if x.dtype.kind == "c" else 1
     raw = np.zeros(by + x.nbytes, np.uint8)
     raw[by:] = np.frombuffer(x.tobytes(), np.uint8)

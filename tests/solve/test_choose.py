@@ -203,7 +203,7 @@ def test_the_rates_of_other_gpus_are_ordered_as_the_gpus_are():
     assert l4.lu_flops["fp64"] < a100.lu_flops["fp64"] / 10
     assert a100.lu_flops["fp16"] < h200.lu_flops["fp16"] < b200.lu_flops["fp16"]
     assert a100.bandwidth == 1.5e12
-    assert H200.lu_flops["fp64"] == 3.6e13  # scaling made a copy
+    assert H200.lu_flops["fp64"] == 3.6e13  # the rates of other GPUs are scaled copies
 
 
 def test_a_gpu_with_few_fp64_units_prefers_lower_precision_sooner():

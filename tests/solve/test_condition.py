@@ -268,7 +268,7 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
 
     monkeypatch.setattr(NumpyOps, "held", watched)
     after, of_after = solve()
-    # A pretended device: it has inverses of diagonal blocks, and runs work during the refinement.
+    # A pretended device: it has inverses of diagonal blocks, and estimates rcond during the refinement.
     finish = HostLU.finish
     inverted = lambda self, lu, *rest: (finish(self, lu, *rest)[0], lu[:0])  # noqa: E731
     monkeypatch.setattr(HostLU, "finish", inverted)
@@ -277,7 +277,7 @@ def test_a_condition_begun_beside_the_refinement_is_that_found_after_it(
 
     assert found.rcond == after.rcond and np.array_equal(found.x, after.x)
     assert "beside" not in of_after
-    if kind == "another":  # here the first column that is found is the largest
+    if kind == "another":  # the estimator finds the largest column first
         assert of_after == ["after"] and of_found == (["beside"] if beside else ["after"])
 
 

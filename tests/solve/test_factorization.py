@@ -457,7 +457,7 @@ def test_the_total_is_the_time_of_this_solve(precision, xp):
     begun = time.perf_counter()
     first = f.solve_ex(b).seconds
     took = time.perf_counter() - begun
-    # The factorization counts in the first solve.
+    # The seconds of the first solve include those of the factorization.
     assert first["factor"] > 0 and first["total"] <= took + 1.1 * (first["factor"] + first["scale"])
     for _ in range(20):
         with pytest.raises(InputError):

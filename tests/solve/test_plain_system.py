@@ -1,4 +1,4 @@
-"""Small ordinary systems are solved before the usual checks; answers are verified, all else is unchanged."""
+"""Small ordinary systems are solved and verified before the usual checks; others are solved as usual."""
 
 import warnings
 
@@ -82,7 +82,7 @@ def test_bands_and_triangles_are_plain_whether_asserted_or_found(structure, n, d
         a, b = system(n, dtype, columns)
         a = np.where((-below <= offset) & (offset <= above), a, 0).astype(dtype)
         a += (n**0.5 * np.eye(n)).astype(dtype)
-        a[0, -1] *= structure != "general"  # as if it might have another structure
+        a[0, -1] *= structure != "general"  # a zero corner, as structured matrices have
         for order in "CF":
             given = np.array(a, order=order), np.array(b, order=order)
             for assume_a in (structure, None):

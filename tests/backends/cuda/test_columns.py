@@ -21,9 +21,7 @@ def columns(cupy, n, k, seed=0):
 @pytest.mark.parametrize("k", COUNTS)
 def test_a_difference_and_its_sizes(k, n, cupy, ops):
     b, y = columns(cupy, n, k), columns(cupy, n, k, 1)
-    x = cupy.broadcast_to(
-        cupy.arange(k, dtype=float), (n, k)
-    )  # the size of a column tells its number
+    x = cupy.broadcast_to(cupy.arange(k, dtype=float), (n, k))  # column j is filled with j
 
     r, of_r, of_x = ops.residual(lambda v: y, x, b)  # for a function that gives A x
 

@@ -235,7 +235,7 @@ def test_a_real_matrix_and_complex_right_hand_sides(road, kind, dtypes, batch, c
 
 @pytest.mark.parametrize("solves, factors", [("solve", False), ("solve_ex", True)])
 def test_the_backend_says_how_many_systems_are_solved_together(monkeypatch, solves, factors):
-    """An estimate of rcond needs factors."""
+    """Only `solve_ex` needs factors, because it estimates rcond."""
     road, asked, n = HostRoad(), [], 150
 
     def plan(shape, dtype, kind, band, probes, **how):
@@ -637,7 +637,8 @@ def test_large_matrices_of_a_stack_are_as_accurate_as_single_ones(road):
 # ---- long stacks -------------------------------------------------------------------------------
 
 
-# One launch tells the numbers of up to TOLD systems.  If these are more than a quarter, all are solved again.
+# A launch returns the norms and residuals of up to TOLD doubtful systems.  If more than a quarter of a stack
+# are doubtful, the general code solves all of it.
 @pytest.mark.parametrize("n, count", [(3, 1), (3, TOLD), (3, TOLD + 1), (3, 1500), (20, TOLD + 1)])
 def test_ill_conditioned_systems_of_a_long_stack_have_their_status(road, n, count):
     m, rng = 4100, np.random.default_rng(n)
@@ -885,7 +886,8 @@ def test_a_tiny_answer_is_not_judged_by_products_that_underflow(kind, columns, b
 
 def test_several_systems_are_ordinary_if_none_is_doubtful():
     for board, system, wanted in boards():
-        # Zero norms and answers, and a large A^-1, need not be ordinary.
+        # Leave out systems with zero norms, zero answers or a large A^-1.  They need not be ordinary,
+        # although they are not doubtful.
         usual = (board[[6, 7, 11, 12]] != 0).all(axis=0) & (board[7] < 1e100)
         good = np.flatnonzero(~wanted & usual)
         some = system._replace(a=system.a[good], b=system.b[good])

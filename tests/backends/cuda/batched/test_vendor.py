@@ -234,8 +234,8 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
             a[1], a[2, 0, 0] = 0, np.nan
         band = band_of(kind, lower, a.dtype)
         wanted, found = np.zeros((9 + 2 * k, m)), cupy.full((9 + 2 * k, m), -7.0)
-        # Every answer is corrected, or none.  An inverse in FP32 leaves all answers for another kernel, or
-        # none.
+        # With a bound of 0 every answer is corrected, else none.  After an inverse in FP32, a bound of 0
+        # leaves all answers to another kernel.
         shape = shape_of(kind)
         by_inverse = n % 2 == 0 and shape.before is not None
         of_host = a, b, kind_of(kind), band, 0.0, wanted
