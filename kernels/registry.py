@@ -42,7 +42,7 @@ In batched/:
 - solve_thread, solve_jordan, solve_cholesky, solve_block: tcs_solve_thread, tcs_solve_jordan,
   tcs_solve_cholesky, tcs_solve_block, solve and verify small systems and stacks in one launch
 - solve_team, solve_inverse: tcs_solve_team, tcs_solve_inverse, the same by an inverse in FP32; they leave
-  systems for another one
+  some systems for solve_jordan or solve_block
 - solve_across: tcs_solve_across, eliminates each system on many multiprocessors
 - cholesky_squares: tcs_pack_squares, tcs_factor_square, tcs_finish_column, tcs_solve_squares, Cholesky
   factors of real matrices, each by many multiprocessors

@@ -18,7 +18,7 @@ __device__ __forceinline__ Small inverse_of(Small v) {
     const float d = inverse_of(fmaf(v.re, v.re, v.im * v.im));
     return {v.re * d, -v.im * d};
 }
-// To a few bits less than all.
+// Accurate except for the last few bits.
 __device__ __forceinline__ float modulus(Small v) {
     if (!COMPLEX) return fabsf(v.re);
     float y;
@@ -45,7 +45,7 @@ __device__ __forceinline__ void write_eight(const Small (&v)[8], float* to, int 
     }
 }
 
-// Two TF32 numbers whose sum is v, up to the rounding of `lo`.  The tensor cores ignore the last 13 bits.
+// Two TF32 numbers whose sum is v, except for the last 13 bits of `lo`, which the tensor cores ignore.
 struct Halves {
     unsigned hi, lo;
     __device__ __forceinline__ Halves(float v = 0) : hi(__float_as_uint(v) & 0xffffe000u) {

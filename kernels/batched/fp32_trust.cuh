@@ -9,16 +9,18 @@ constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
 // later steps they are nearly exact.  If A is in FP32, all are plain sums, whose errors are small compared with the
 // bound.
 constexpr int PLAIN_ROUNDS = SHORT ? 0 : 2;
-constexpr float MOST_PIVOT = 0x1p3f;  // the sum of the moduli of a row is below 2
+// A larger pivot shows that entries have grown: before the elimination, the sum of the moduli of a row is below 2.
+constexpr float MOST_PIVOT = 0x1p3f;
 constexpr double LARGEST = 0x1.fffffffffffffp+1023;
-// The least 1 / (||A||_1 ||A^-1||_1) for which the largest column is told, if A is in FP32.  Where rcond is near
-// epsilon in FP64, an inverse in FP32 does not know this column.
+// The least 1 / (||A||_1 ||A^-1||_1) for which the number of the largest column is stored in `left`, if A is in FP32.
+// Where rcond is near epsilon in FP64, an inverse in FP32 is too inaccurate to show which column is the largest.
 constexpr double TELLS = 0x1p-30;
 
 // Where 1 / (||A||_1 ||A^-1||_1) is below SURE, an inverse W in FP32 may look regular although A is singular, above all
 // if entries grow in the elimination.  So then W has to pass a test: for CHECKS random vectors g, in the scale of the
-// rows, the 2-norm of g - A W g must be at most REST.  If A is singular, and u is its left singular vector, this norm
-// is at least |u^T g|, which is at most REST for all vectors with a probability of about 2e-6.
+// rows, the 2-norm of g - A W g must be at most REST.  If A is singular, and u is a unit vector with u^T A = 0 in the
+// same scale, this norm is at least |u^T g|.  The probability that |u^T g| is at most REST for all CHECKS vectors is
+// about 2e-6.
 constexpr double SURE = 0x1p-16, REST = 0.25;
 constexpr int CHECKS = 8;
 

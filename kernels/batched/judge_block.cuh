@@ -84,7 +84,7 @@ __device__ __forceinline__ void residual(
 
 // Judges the answers of a system.  The first k columns in `factors` are the solutions for b, the others those for the
 // random vectors.  `seen` is what this thread has noted about the entries of A (reading.cuh).  Unless `known` is
-// negative, the largest column of A^-1 is one of factors.columns() columns from this one on.
+// negative, the largest column of A^-1 is expected among the factors.columns() columns from column `known` on.
 template <typename Factors>
 __device__ __forceinline__ void judge_answers(
     Factors& factors, const Reading& read, const Sides& sides, T_A* answers, const Scratch& room, Sizes of,

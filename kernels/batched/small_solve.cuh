@@ -21,10 +21,10 @@
 //   doubt   int[1] in the memory of the host, zero before the launch: the number of doubtful systems.  If it is above
 //           TOLD, there may be more, because not all further systems are counted.  If doubt is null, no system is
 //           judged, and doubtful is not written.
-//   left    char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.  Unless
-//           it is UNKNOWN, it is 1 plus the number of the largest column of an approximate inverse.  Then ||A^-1||_1
-//           is the largest norm of a few columns of A^-1, this one included, unless a random vector shows that it is
-//           larger.
+//   left    unsigned char[count], or null: solve_jordan.cu and solve_block.cu take only systems for which it is not 0.
+//           Unless it is UNKNOWN, it is 1 plus the number of the largest column of an approximate inverse.  Then the
+//           largest norm of a few columns of A^-1, this one included, is taken for ||A^-1||_1, unless a random vector
+//           shows that ||A^-1||_1 is larger.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
 //           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
 //           In solve_team.cu and solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32 that is tested.
@@ -87,7 +87,7 @@ __device__ __forceinline__ void copy_entries(Given* to, const T_A* from, int lef
 
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
 
-// 1 / v for a complex v of any size.  No inline function, because this is a rare case.
+// 1 / v for a complex v of any size.  Not inlined, because this is a rare case.
 __device__ __noinline__ Number reciprocal(Number v) {
     // Divide by the larger part first (Smith), so that no square overflows or underflows.
     if (fabs(v.re) >= fabs(v.im)) {
@@ -130,7 +130,7 @@ __device__ __forceinline__ double plain_larger(double u, double v) { return u > 
 
 __device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
 
-// Whether a pivot is not allowed.  A NaN is: then x is NaN, too.
+// Whether a pivot is not allowed.  A NaN counts as allowed: then x is NaN, too.
 __device__ __forceinline__ bool is_broken(Number pivot, Index kind) {
     return kind == DEFINITE ? pivot.re <= 0 : pivot.re == 0 && pivot.im == 0;
 }
@@ -179,7 +179,8 @@ __device__ __forceinline__ Index next_system(const unsigned char* left, Index sl
     return slice;
 }
 
-// The first of the `width` columns that have the column of `left`, or -1 if this column is not known.
+// Columns are taken in groups of `width`.  Returns the first column of the group with the column that `left` names, or
+// -1 if it names none.
 __device__ __forceinline__ int first_of_largest(const unsigned char* left, Index slice, int width) {
     return left && left[slice] != UNKNOWN ? (left[slice] - 1) / width * width : -1;
 }
@@ -261,8 +262,8 @@ struct Residual {
         if (!COMPLEX) return;
         re.add_product(u.im, v.im), im.add_product(-u.re, v.im), im.add_product(-u.im, v.re);
     }
-    // The result of some lanes, of which one began with b, the others with 0, all with the same bound.  add(v) adds up
-    // a number of each of them.
+    // The result of some lanes, of which one began with b, the others with 0, all with the same bound.  add(v) returns
+    // the sum of v over these lanes.
     template <typename Add>
     __device__ __forceinline__ Number result(Add add) const { return {re.total(add), COMPLEX ? im.total(add) : 0.0}; }
 

@@ -2,7 +2,7 @@
 //
 //   y      double (or pairs if COMPLEX) [count][k + probes][n]: A^-1 times the k columns of b, then A^-1 times `probes`
 //          random vectors (probe.cuh).
-//   info   [count]: 0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be
+//   info   int[count]: 0, or the number, from 1 on, of the first step whose pivot is not allowed.  Then y must not be
 //          used.  If A holds NaN or Inf, y is not finite.
 //   room   memory for count (n + n % 2) MOST + 1 entries, double or pairs; the last one counts the blocks that have
 //          started.  Before the launch, all bits of this memory are ones.

@@ -337,7 +337,8 @@ tcs_solve_jordan(
         Measured found = {inf, one, 0.0, 0.0};
         double of_inverse = 0;
         const auto nothing = [](int, Number) {};
-        // -1: all answers; then the answer that is corrected; from k on, SLOTS columns of A^-1, from `first` on.
+        // `job` is -1 for all answers, 0 to k - 1 for the correction of this answer, and k or more for SLOTS columns of
+        // A^-1, from column `first` on.
         int job = -1, first = 0;
         int known = first_of_largest(left, slice, SLOTS);
         const auto answer = [&](int i) { return number(answers, Index(i) * all + job); };

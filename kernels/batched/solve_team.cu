@@ -56,7 +56,7 @@ struct Inverse {
         bool good = true;
         #pragma unroll 1
         for (int k = 0; k < n; ++k) {
-            Small inverses[ROWS];  // before the search, which takes as long
+            Small inverses[ROWS];  // computed before the pivot is known, so that this overlaps the search
             unsigned keys[ROWS], best = 0;
             #pragma unroll
             for (int r = 0; r < ROWS; ++r) {
@@ -105,7 +105,7 @@ struct Inverse {
         return *reinterpret_cast<Small (*)[8]>(from + first);
     }
 
-    // The column of the inverse that stands for the right-hand side in row r of this lane.
+    // The place of the column of the inverse that is multiplied by the right-hand side in row r of this lane.
     __device__ __forceinline__ int place(int r, int n) const { return step[r] < n ? step[r] + N - n : step[r] - n; }
 
     // Calls add(r, y) with y = A^-1 times `side`, entry step[r], for each row of this lane.
@@ -315,7 +315,7 @@ tcs_solve_team(
             }
             __syncwarp();
         }
-        // Without indices that are no constants, they stay in registers.
+        // The indices are constants, so that these arrays stay in registers.
         if (c == 0) rests[0] = of_rest, sizes[0] = of_x;
         else rests[1] = of_rest, sizes[1] = of_x;
         __syncwarp();

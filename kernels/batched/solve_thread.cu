@@ -13,10 +13,10 @@ constexpr int LANES = 1;
 
 #include "batched/matrices_of_warp.cuh"
 
-// P A = L U: row i of the factors comes from row `place[i]` of the matrix in shared memory.
+// P A = L U: row i of the factors comes from the row of the matrix that starts at `place[i]` in shared memory.
 struct Factors {
     Number f[N][N];  // L without its diagonal, and U with the reciprocals of the pivots
-    int place[N];    // where the row starts
+    int place[N];    // a multiple of STRIDE
     int broken;      // the first step, from 1 on, whose pivot is not allowed, or 0
 
     __device__ __forceinline__ Factors(const Matrix& matrix, Index kind) : broken(0) {

@@ -62,7 +62,7 @@ __device__ __forceinline__ double root_of(double v) {
     return fma(fma(-g, g, v), h, g);
 }
 
-// No inline function, because many copies of this rare case would fill the cache of instructions.
+// Not inlined, because many copies of this rare case would fill the instruction cache.
 __device__ __noinline__ double hypot_apart(double u, double v) { return hypot(u, v); }
 
 __device__ __forceinline__ double modulus(Number v) {

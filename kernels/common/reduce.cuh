@@ -82,8 +82,8 @@ __device__ __forceinline__ double over_block(double v, Join join) {
 }
 
 // The largest v >= 0 of the block, for each of VALUES numbers; NaN if one of them is NaN.  As integers, the bits of
-// such numbers compare like the numbers.  Of two calls in turn, one has FLIP 0 and the other FLIP 1, so that no thread
-// writes what others still read.
+// such numbers compare like the numbers.  Two successive calls without a barrier between them have different values of
+// FLIP, 0 and 1, so that no thread writes what others still read.
 template <int WARPS, int FLIP, int VALUES>
 __device__ __forceinline__ void largest_of_block(double (&v)[VALUES]) {
     using Bits = unsigned long long;

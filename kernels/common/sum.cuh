@@ -46,9 +46,10 @@ struct Sum {
     }
 };
 
-// A sum of products in FP64.  If EXACT, it is nearly exact, and partial sums must stay below a known bound: a large
-// constant is in the sum, so that all its values are multiples of one number, the spacing at this constant; `rest` adds
-// up the rounding errors.
+// A sum of products in FP64.  If EXACT, it is nearly exact, and partial sums must stay below a known bound.  Then the
+// sum starts at a large constant, so that all its values are multiples of one number, the spacing of FP64 numbers near
+// this constant.  Therefore the difference of two successive values is exact, and gives the rounding error of each
+// product; `rest` adds up these errors.
 template <bool EXACT>
 struct BoundedSum {
     double constant = 0, sum = 0, rest = 0;
@@ -70,7 +71,8 @@ struct BoundedSum {
         rest += fma(u, v, -step), sum = next;
     }
 
-    // Adds the sums of some lanes that have the same bound, and returns the result; add(v) adds up one number.
+    // Adds up the sums of some lanes that have the same bound, and returns the result; add(v) returns the sum of v over
+    // these lanes.
     template <typename Add>
     __device__ __forceinline__ double total(Add add) const {
         return EXACT ? add(sum - constant) + add(rest) : add(sum);

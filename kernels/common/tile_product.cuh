@@ -14,7 +14,7 @@ __device__ __forceinline__ void add_tile_product(double& c0, double& c1, double 
     );
 }
 #else
-// It is not inlined: its shuffles at each of many uses would take the compiler ten times as long.
+// It is not inlined: with its shuffles repeated at each of many uses, compiling would take ten times as long.
 __device__ __noinline__ double2 tile_product_by_shuffles(double2 c, double a, double b) {
     const int lane = threadIdx.x % WARP, row = lane / 4 * 4, column = lane % 4 * 8;
     #pragma unroll

@@ -50,8 +50,8 @@ template <typename T> __device__ __forceinline__ int fit(unsigned top) {
 
 __device__ __forceinline__ float power_of_two(int e) { return __int_as_float((e + 127) << 23); }
 
-// x 2^e for e <= 252, by two factors that are both FP32 numbers.  An exponent below -252 counts as -252.  The result is
-// zero for both, because x is a sum of the tensor cores, below 2^100.
+// x 2^e for e <= 252, by two factors that are both FP32 numbers.  An exponent below -252 counts as -252.  This does not
+// change the result, which is zero either way, because x is a sum of the tensor cores, below 2^100.
 template <typename T> __device__ __forceinline__ float scaled(float x, int e) {
     if (LARGEST_EXPONENT<T> > LARGEST_FACTOR) e = max(e, -2 * LARGEST_FACTOR);
     const int half = e >> 1;
