@@ -241,6 +241,8 @@ def _matches(row, pattern, group):
     if group and row["group"] != group:
         return False
     if "/" in pattern:
+        if row["group"] is None:
+            return False
         return fnmatch.fnmatchcase(f"{row['group']}/{row['name']}", pattern)
     return fnmatch.fnmatchcase(row["name"], pattern)
 

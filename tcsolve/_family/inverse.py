@@ -20,6 +20,17 @@ from tcsolve._solve.problem.structures import interpret
 
 __all__ = ["det", "inv", "verify_inverse"]
 
+# The structures that SciPy's inv knows, by their long names, and its name of each.
+STRUCTURES_OF_INV = {
+    None: None,
+    "general": "general",
+    "diagonal": "diagonal",
+    "upper triangular": "upper triangular",
+    "lower triangular": "lower triangular",
+    "symmetric": "sym",
+    "hermitian": "her",
+    "positive definite": "pos",
+}
 # SciPy's own functions; `installed` may rebind these names in scipy.linalg.
 _inv, _det = scipy.linalg.inv, scipy.linalg.det
 
@@ -38,8 +49,10 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
         Allow writing the inverse to the memory of a.
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
-    assume_a : {'gen', 'diagonal', 'upper triangular', 'lower triangular', 'sym', 'her', 'pos'}, optional
-        The structure of A.  For NumPy arrays, `assume_a` and `lower` need SciPy 1.17 or later.
+    assume_a : str, optional
+        The structure of A: 'gen', 'diagonal', 'upper triangular', 'lower triangular', 'sym', 'her', 'pos', or
+        one of the long names of the last three and of 'gen', as in `solve`.  For NumPy arrays, `assume_a` and
+        `lower` need SciPy 1.17 or later.
     lower : bool
         Whether 'sym', 'her' and 'pos' read the lower triangle.
 
@@ -53,6 +66,8 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
         A pivot is exactly zero; with 'pos', A is not positive definite.
     ValueError
         a is not square, or holds NaN or Inf.
+    InputError
+        `assume_a` is no such structure.
 
     Warns
     -----
@@ -73,16 +88,27 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     >>> bool((inv([[2.0, 0], [0, 4]]) == [[0.5, 0], [0, 0.25]]).all())
     True
     """
-    how = {"assume_a": assume_a, "lower": lower}
+    structure = _structure_of(assume_a)
     if is_cupy(a):
-        return _inv_on_device(a, check_finite, **how)
+        return _inv_on_device(a, check_finite, structure, lower)
     kept = np.array(a) if overwrite_a else a
+    how = {"assume_a": STRUCTURES_OF_INV[structure], "lower": lower}
     how = how if assume_a is not None or lower else {}  # SciPy before 1.17 has no such options
     x = _inv(a, overwrite_a=overwrite_a, check_finite=check_finite, **how)
     kept = np.asarray(kept)
     if x.size and kept.dtype.kind in "biufc":
-        verify_inverse(interpret(np, kept, STRUCTURES.get(assume_a), lower), x, "inv")
+        verify_inverse(interpret(np, kept, structure, lower), x, "inv")
     return x
+
+
+def _structure_of(assume_a):
+    """Return the long name of a structure that `inv` knows, or None."""
+    names = [name for name, long in STRUCTURES.items() if name and long in STRUCTURES_OF_INV]
+    if assume_a is not None and assume_a not in names:
+        raise InputError(
+            f"inv: assume_a is {assume_a!r}; it needs None or one of {', '.join(map(repr, names))}"
+        )
+    return STRUCTURES[assume_a]
 
 
 def verify_inverse(a, x, name):
@@ -103,12 +129,12 @@ def verify_inverse(a, x, name):
         warn_missed(name, error, bound)
 
 
-def _inv_on_device(a, check_finite, assume_a, lower):
+def _inv_on_device(a, check_finite, structure, lower):
     ops = ops_for(a)
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise InputError(f"inv: a has shape {a.shape}; (..., n, n) is needed")
     unit = ops.xp.eye(a.shape[-1], dtype=result_dtype(a, a))
-    return solve(a, unit, lower, check_finite=check_finite, assume_a=assume_a)
+    return solve(a, unit, lower, check_finite=check_finite, assume_a=structure)
 
 
 @guards_memory

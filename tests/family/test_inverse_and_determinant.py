@@ -1,5 +1,6 @@
 """`inv` and `det`: SciPy's results, with errors that are measured."""
 
+import inspect
 import warnings
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.linalg import lapack
 from systems import general
 
 import tcsolve
-from tcsolve import AccuracyWarning, det, inv
+from tcsolve import AccuracyWarning, InputError, det, inv
 from tcsolve._family import inverse
 
 DTYPES = [np.float32, np.float64, np.complex64, np.complex128]
@@ -130,7 +131,21 @@ def test_determinants_at_the_ends_of_the_range_are_verified():
         assert np.isinf(det(general(40) * 1e300))
 
 
+@pytest.mark.parametrize(
+    "name", ["symmetric", "hermitian", "positive definite", "upper triangular", "gen"]
+)
+def test_an_inverse_knows_the_long_names_of_structures(xp, name):
+    a = general(5)
+    a = np.diag(np.arange(1.0, 6)) if name == "upper triangular" else a @ a.T
+    if xp is np and "assume_a" not in inspect.signature(scipy.linalg.inv).parameters:
+        pytest.skip("SciPy before 1.17 has no assume_a")
+    assert np.allclose(host(inv(xp.asarray(a), assume_a=name)) @ a, np.eye(5), rtol=0, atol=1e-10)
+
+
 def test_bad_input_of_inverse_and_determinant_is_refused(xp):
+    for name in ("nonsense", "tridiagonal", ["sym"]):
+        with pytest.raises(InputError, match="'positive definite'"):
+            inv(xp.eye(3), assume_a=name)
     for function in (inv, det):
         for wrong in (xp.ones((2, 3)), xp.full((3, 3), np.nan)):
             with pytest.raises(ValueError):

@@ -304,6 +304,7 @@ def test_an_index_tells_what_to_find(folder):
 
     assert found() == ["four", "HB/one", "HB/two", "three", "five", "six"]
     assert found("HB/*") == ["HB/one", "HB/two"] and found("t*") == ["HB/two", "three"]
+    assert found("None/*") == [] and found("*/o*") == ["HB/one"]
     assert found(group="HB", kind="spd") == ["HB/one"]
     assert found(kappa=(1e3, 1e10)) == ["four", "HB/two", "three", "five", "six"]
     assert found(kind="unsymmetric") == ["four", "HB/two", "three", "six"]

@@ -21,9 +21,8 @@ BANDS = {
 # `by_bandwidth` calls a matrix banded if it has at most two, or at most n / NARROW_BAND, diagonals besides
 # the main one.
 NARROW_BAND = 8
-# Up to this n, it takes less time to look for nonzero entries in one triangle than to find the bandwidths.
-FEW_ROWS = 64
-# Up to FEW_ROWS rows, NumPy finds nonzero entries outside of a band in less time than SciPy.  Up to FEW_ROWS
+# Up to FEW_ROWS rows, it takes less time to look for nonzero entries in one triangle than to find the
+# bandwidths, and NumPy finds nonzero entries outside of a band in less time than SciPy.  Up to FEW_ROWS
 # rows and from MANY_ROWS on, it compares a matrix with its transpose in less time.  Large matrices are
 # compared in blocks of TILE rows and columns, which stay in the cache.
 FEW_ROWS, MANY_ROWS, TILE = 64, 2048, 128
