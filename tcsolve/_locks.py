@@ -81,7 +81,7 @@ _thread = threading.local()
 
 
 def delays_fork(function):
-    """Return a function during whose calls a fork by another thread waits.
+    """Decorate a function: a fork by another thread waits until a call of the function has ended.
 
     OpenBLAS stops its threads at a fork.  A thread that waits for their results then may wait for ever.
     """

@@ -17,8 +17,8 @@ RESULTS = {
     "float64": ("float64",),
     "int32": ("int32",),
 }
-# For each of the same dtypes, the dtypes that are allowed for c.  The first one represents all numbers of the
-# others exactly.
+# For each of the same dtypes, the dtypes that are allowed for c.  All their numbers are exact in the dtype of
+# the new array.
 ADDENDS = {
     "float32": ("float16", "bfloat16", "float32", "int8", "int16", "uint8"),
     "float64": ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "uint8"),

@@ -259,7 +259,7 @@ class _Panel:
     def finish(self):
         """Factor the other strips.
 
-        If the panel is square, or wide and early (see `PanelPlan`), also prepare L and the solves for U.
+        Also prepare L and the solves for U if the panel is square, or wide and `ends_early` (`PanelPlan`).
         """
         if len(self.strips) > 1:
             self._factor_others()
