@@ -156,7 +156,7 @@ def _solved(a, b, assume_a, options, overwrite_a, overwrite_b):
 
 
 def _is_usual(transposed, precision):
-    """Tell whether small systems may be solved by the method of tcsolve's choice."""
+    """Tell whether the caller leaves the method to tcsolve, and A is not transposed."""
     return type(precision) is str and precision == "auto" and not transposed
 
 

@@ -67,7 +67,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     -----
     Classical refinement continues while it contracts [1]_.  If it does not, FGMRES follows, with `correct` as
     the preconditioner.  `correct` may change from call to call, but not if the plan has method 'gmres': then
-    it is applied to products with A too.
+    it is applied to products with A too.  With method 'cg', A and `correct` must be Hermitian positive
+    definite, and `correct` may change by rounding errors only.
 
     References
     ----------
@@ -258,7 +259,7 @@ def _held(function, name, dtype, ops):
             raise InputError(
                 f"refine: {name} returned {got} for {v.shape}; the same shape is needed"
             )
-        found = check_array(found, f"what {name} returned")
+        found = check_array(found, f"{name}(v)")
         ops_for(found, v)
         _require_real(f"{name} returned", found, dtype)
         if name == "a" and found.dtype.char not in "dD":

@@ -213,7 +213,8 @@ class StackFactorization:
         Returns
         -------
         ndarray of float64, shape (...)
-            On the host.  0 if a matrix is singular or not finite.
+            On the host.  0 if a matrix is singular or not finite.  NaN where `Factorization.rcond` returns
+            NaN.
 
         Raises
         ------

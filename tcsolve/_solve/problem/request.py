@@ -68,7 +68,7 @@ def check_solve(a, b, assume_a, options):
     if transposed and a.dtype.kind == "c":
         raise NotImplementedError(
             "scipy.linalg.solve can currently not solve a^T x = b for a complex a, nor can tcsolve.solve: "
-            "pass a.T instead of transposed=True"
+            "pass np.swapaxes(a, -1, -2) instead of transposed=True"
         )
     one = a.size == 1 and _is_one_element(a, b)
     shape = None if one else check_shapes(a, b)[0]

@@ -153,7 +153,7 @@ def look_at(board, system):
     The entries of a random vector g are uniform, with mean 0 and variance 1.  On average, the modulus of
     entry i of A^-1 g is at least 0.7 times the length of row i of A^-1 (Khinchine).  So on average
     ||A^-1 g||_1 is from 0.7 to n times ||A^-1||_1.  It is below ||A^-1||_1 / MARGIN only if g is nearly
-    orthogonal to the dominant row of A^-1.  This happens for one of 100 single vectors, and for one of 10^4
+    orthogonal to the longest row of A^-1.  This happens for one of 100 single vectors, and for one of 10^4
     pairs.  So if 1 / (||A||_1 ||A^-1 g||_1) is at least MARGIN epsilon, rcond is taken to be at least
     epsilon.
     """
@@ -187,8 +187,8 @@ def ordinary(board, system, which=0, limit=None):
     """Return (rcond, errors) of one system, or None if it is not ordinary; its errors may miss the bound.
 
     A system is ordinary if A is finite and agrees with its structure, the factorization did not break down,
-    no norm is extreme, and rcond is not below `limit`, by default one that is not near epsilon.  For such a
-    system, this function finds what `look_at` finds, in a fraction of the time.
+    no norm is extreme, and rcond is at least `limit`, by default the limit of `_least`.  For such a system,
+    this function finds what `look_at` finds, in a fraction of the time.
     """
     numbers = board[:, which]
     difference, largest, beyond, spoilt, zero = numbers[:SEEN].tolist()
@@ -275,7 +275,10 @@ def limits(system):
 
 
 def _least(system):
-    """Return a limit: a system whose measured rcond is smaller is not ordinary."""
+    """Return the smallest measured rcond of an ordinary system.
+
+    It is epsilon if rcond comes from A^-1, and MARGIN epsilon if it is estimated from random vectors.
+    """
     return system.eps if system.exact else MARGIN * system.eps
 
 
