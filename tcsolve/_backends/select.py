@@ -116,7 +116,10 @@ def _captures(cupy):
 
 
 def uses_cupy():
-    """Tell whether this process has imported CuPy; if so, no time is counted for starting to use a GPU."""
+    """Tell whether this process has imported CuPy.
+
+    If it has not, the choice between host and GPU also counts the seconds that the first use of a GPU takes.
+    """
     return "cupy" in sys.modules
 
 

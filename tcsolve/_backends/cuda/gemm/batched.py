@@ -145,7 +145,7 @@ OUT, C, A, B = 0, 3, 6, 10
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A launch of gemm_batched.cu for all arrays that are alike; only the addresses are replaced."""
+    """A launch of gemm_batched.cu for all arrays that are alike (see repeated.py); only addresses change."""
 
     prepared: Any
     extents: Extents

@@ -103,7 +103,7 @@ def _check_engine(engine, product, arch):
 def gemm(job, arch, multiprocessors):
     """Compute job.out for matrices, as the `Job` says.
 
-    Return the `Repeated` that computes more products of arrays that are alike, or None.
+    Return the `Repeated` that computes more products of arrays that are alike (see repeated.py), or None.
     """
     c, out, product, engine = job.c, job.out, job.product, job.engine
     if not rows_contiguous(out):

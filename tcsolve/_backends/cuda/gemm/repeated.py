@@ -1,5 +1,7 @@
 """A scaled product that is repeated on arrays that are alike: two launches with prepared arguments.
 
+Arrays are alike if they have the same dtypes, shapes and strides, and the same addresses modulo 16.
+
 The host takes longer to find the arguments of the launches than the device takes to compute a small product.
 """
 
@@ -63,7 +65,7 @@ class Repeated:
     cleared, room : int
         Number of bytes at the beginning of the scratch memory that must be zero, and of the whole memory.
     counts_tiles : bool
-        Whether the clusters take the tiles in turn.
+        Whether there are more tiles than clusters.  Then the clusters count the tiles that they have taken.
     by_copies : bool
         Whether the copy engine stores the result.
     extents : Extents

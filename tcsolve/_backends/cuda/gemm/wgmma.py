@@ -141,7 +141,10 @@ class Bound:
 
     @classmethod
     def of(cls, u, beyond, multiprocessors):
-        """Find the scale of a block; by its diagonal alone, because the entries below it belong to L."""
+        """Return the bound for a factored diagonal block u, which holds L11 and U11.
+
+        The largest entry of U11 is expected on its diagonal, so the scale is found from the diagonal alone.
+        """
         pivots = u.diagonal().copy()[None]
         scale, alpha, _ = _scale(pivots, TOP, None, multiprocessors)
         return cls(beyond, scale, alpha)
