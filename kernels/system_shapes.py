@@ -73,7 +73,7 @@ CHOLESKY_SHAPES = ((64, 64, 8), (96, 128, 4), (128, 256, 2), (216, 512, 1))
 CHOLESKY_FROM, CHOLESKY_COLUMNS, CHOLESKY_ALONE = 33, 64, 256
 # Number of columns of a panel of solve_block.cu.
 BLOCK_PANEL = 8
-# The largest number of doubtful systems of which a kernel tells the host all numbers; as in small_solve.cuh.
+# The largest number of doubtful systems whose norms and residuals a kernel reports; as in small_solve.cuh.
 TOLD = 256
 # Largest number of bytes of static shared memory of solve_inverse.cu, solve_jordan.cu, solve_block.cu and
 # solve_cholesky.cu.

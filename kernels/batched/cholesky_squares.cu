@@ -180,7 +180,7 @@ tcs_pack_squares(
 
 // Updates the square that a block has in step j.
 __device__ __forceinline__ void update_square(double* room, const Squares& l, int block, int rows, int j, int period) {
-    // `below` counts the squares of the column for these blocks; square (j, j) belongs to another block.
+    // `below` is the number of squares of the column that these blocks update; another block has square (j, j).
     int column = j, below = rows - 1 - j;
     for (; block >= below; below = rows - column) {
         block -= below, column += column == j ? 1 : period;

@@ -15,8 +15,8 @@
 // numbers; of the four products the smallest is left out.  After a panel the tiles move one place to the left, so that
 // the next panel is in tile 0.  One warp eliminates the columns of a panel; the warps take turns.
 //
-// MOST is the largest number of rows, a multiple of 16 * HIGH.  HIGH is 1 or 2.  small_solve.cuh names the other
-// macros.  A block has THREADS threads.  Needs compute capability 8.
+// MOST is the largest number of rows, a multiple of 16 * HIGH.  HIGH is 1 or 2.  small_solve.cuh and matrix_chunks.cuh
+// name the other macros.  A block has THREADS threads.  Needs compute capability 8.
 #pragma once
 
 #include "batched/fp32_number.cuh"

@@ -1,8 +1,8 @@
 // A matrix of at most MOST rows that a block reads several times, in chunks of CHUNK columns in shared memory.
 //
 // If CHUNK is MOST, the only chunk stays in shared memory.  Else each pass over the matrix copies all chunks again,
-// mostly from the second-level cache: there is room for another block instead of the matrix.  While threads read a
-// chunk, the next one is copied.
+// mostly from the second-level cache.  A block then needs less shared memory, so that another block fits on the
+// multiprocessor.  While threads read a chunk, the next one is copied.
 //
 // Defines MOST, HIGH (1 or 2), CHUNK (a multiple of 16 that divides MOST).  A block has THREADS threads.
 #pragma once

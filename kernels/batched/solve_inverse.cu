@@ -31,7 +31,8 @@ struct OwnRow {
         i = HIGH == 1 ? 16 * (threadIdx.x / WARP) + lane % 16 : threadIdx.x, is_first = HIGH == 2 || lane < 16;
     }
 
-    // Calls take(c, entry) for the columns c of this thread in a chunk, of which `width` columns count, and some more.
+    // Calls take(c, entry) for the columns c < `width` of a chunk that this thread has.  It also calls take for some
+    // columns from `width` on, whose entries are zero.
     template <typename Take>
     __device__ __forceinline__ void for_entries(const Given* chunk, int width, Take take) const {
         constexpr int ROWS = 3 - HIGH;  // threads of a row
@@ -204,7 +205,8 @@ tcs_solve_inverse(
             const double largest = largest_of_block<WARPS, 0>(own.i < n ? modulus(r) : 0.0);
             if (threadIdx.x == 0) rests[c] = largest, sizes[c] = size;
             if (largest <= bound * inf * size) break;
-            good = largest < before && largest <= before / 4;  // not if both are 0 and the norm has overflowed
+            // If the norm has overflowed, both may be 0.  The first comparison then ends the loop.
+            good = largest < before && largest <= before / 4;
             if (!good) break;
             before = largest;
         }
