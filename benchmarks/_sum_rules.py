@@ -37,8 +37,8 @@ class Rule:
     normalized : bool
         Whether the exponent of a product is larger by one if its significands multiply to 2 or more.
     zero : {'plus', 'sign', 'all'}
-        A result of zero is +0; or it has the sign of the sum before rounding; or it is -0 also if all terms
-        are -0, as in IEEE arithmetic.
+        The sign of a result that is zero.  'plus': it is +0.  'sign': it has the sign of the sum before
+        rounding.  'all': as 'sign', but it is also -0 if all terms are -0, as in IEEE arithmetic.
     counts_zeros : bool
         True: a zero product has an exponent.  This exponent is twice that of the smallest normal number of
         the operands' format.  False: a zero product has none.

@@ -3,8 +3,9 @@
 A figure that differs has a reason, or it is counted as not explained.
 
 The published figures are those of abstracts, a manual and a pull request, on other GPUs; all but one are for
-large n.  The tables of HAIDAR, with a row for each matrix, were not at hand.  SC18 has rows for single
-matrices, too.  These rows are known, but their matrices were not at hand, so the rows are only quoted.
+large n.  The tables of the paper `HAIDAR`, with a row for each matrix, were not at hand.  The paper `SC18`
+has rows for single matrices, too.  These rows are known, but their matrices were not at hand, so the rows are
+only quoted.
 """
 
 import json

@@ -81,7 +81,11 @@ VARIANTS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=VARIANTS, default="cpu")
-    parser.add_argument("--rows", type=Path, help="default: STUDY.jsonl in the current folder")
+    parser.add_argument(
+        "--rows",
+        type=Path,
+        help="default: convergence.jsonl or convergence_cuda.jsonl in the current folder, by --device",
+    )
     parser.add_argument("--study", type=Path, help="another study file")
     parser.add_argument("--seconds", type=float, help="stop after this time, and keep the rows")
     parser.add_argument("--jobs", type=int, help="number of processes")

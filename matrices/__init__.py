@@ -149,10 +149,10 @@ def load(
     name_or_path : str, path or binary file
         One of three. A file: Matrix Market (``.mtx``, ``.mtx.gz``), Rutherford-Boeing or Harwell-Boeing
         (``.rb``, ``.rua``, ``.rsa``, ``.cua``, ``.hb``), or MATLAB (``.mat``, with the collection's struct
-        ``Problem`` or a matrix ``A``). The name of a matrix: ``"west0132"``, or with its group
-        ``"HB/west0132"``; it is read from the folder, and with the group it is downloaded if it is not
-        there. An open binary file with the method ``peek``, such as ``sys.stdin.buffer``, that has a Matrix
-        Market file, plain or compressed by gzip.
+        ``Problem``, a matrix ``A``, or only one matrix). The name of a matrix: ``"west0132"``, or with its
+        group ``"HB/west0132"``; it is read from the folder, and with the group it is downloaded if it is
+        not there. An open binary file with the method ``peek``, such as ``sys.stdin.buffer``, that holds
+        the text of a Matrix Market file, plain or compressed by gzip.
     folder : path, optional
         Default: the environment variable ``TCSOLVE_MATRICES``.
     seed, dtype, nrhs, rhs

@@ -174,7 +174,7 @@ def model_of_updates(how, panels, device):
     products = "three products" if how.products == 3 else "one product"
     own = "sums of the GPU" if device == "cuda" else "FP32 sums"
     sums = f"sums of the tensor cores of {unit}" if unit else own
-    if unit and UNITS[unit].source == "literature":  # not compared with such a device
+    if unit and UNITS[unit].source == "literature":  # this model was compared with no device
         sums += ", from the literature"
     model = f"updates of {products} of {how.format.name} operands, {sums}; panels in FP32"
     return {"model": model, "panels": panels}

@@ -36,7 +36,9 @@ def run_study(
             f"study: energy=True needs jobs=1, got {jobs}: NVML reports the power for all processes together"
         )
     if resume and path is None:
-        raise InputError("study: resume=True needs path=, the file with the rows")
+        raise InputError(
+            "study: resume=True needs path=, the file with the rows (on the command line, --resume needs -o)"
+        )
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="tcsolve-study-"))
         where = {"folder": folder, "scratch": scratch}

@@ -88,7 +88,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message):
         if message.startswith("unrecognized arguments") and " -" not in message:
-            message += " (b must follow A directly, before the options)"
+            message += " (b of 'tcsolve solve' must follow A directly, before the options)"
         raise InputError(f"{message}; see {self.prog} --help")
 
 
