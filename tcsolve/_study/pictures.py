@@ -2,7 +2,7 @@
 
 from tcsolve._errors import InputError
 
-__all__ = ["PICTURES", "count_pages", "draw"]
+__all__ = ["PICTURES", "count_pages", "draw", "require_matplotlib"]
 
 PICTURES = ("histories", "steps", "profile", "heatmap", "spectrum")
 # Readable at the width of a column or a page of a paper.
@@ -21,15 +21,22 @@ def count_pages(kind, table):
     return maps.heatmap_pages(table) if kind == "heatmap" else 1
 
 
+def require_matplotlib():
+    """Raise an InputError if matplotlib cannot be imported."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise InputError("study: pictures need matplotlib: pip install 'tcsolve[study]'") from error
+
+
 def draw(kind, table, path=None, **options):
     """Draw a picture of a `StudyTable`, and return the matplotlib Figure; arguments as `StudyTable.draw`."""
     if kind not in PICTURES:
         raise InputError(f"study: the picture is {kind!r}, needs one of {', '.join(PICTURES)}")
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("study: pictures need matplotlib: pip install 'tcsolve[study]'") from error
+    require_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     from tcsolve._study import curves, maps
 
     drawing = {**curves.DRAWINGS, **maps.DRAWINGS}[kind]

@@ -8,10 +8,12 @@ from tcsolve._plan import Plan
 from tcsolve._solve.problem.request import RESIDUALS
 from tcsolve._study.sweeps import sweep
 
-__all__ = ["DEFAULTS", "NamedPlan", "expand_plans"]
+__all__ = ["DEFAULTS", "PLAN_COLUMNS", "NamedPlan", "expand_plans"]
 
 # A study asks what each precision does alone.  So no other precision follows, and a run may take many steps.
 DEFAULTS = {"fallback": False, "max_steps": 500}
+# The columns of a row that describe the plan.
+PLAN_COLUMNS = (*(field.name for field in fields(Plan)), "residual")
 # Other names of fields that a grid may use.
 ALIASES = {"precision": "update"}
 
@@ -49,9 +51,9 @@ class NamedPlan:
             )
         unknown = sorted(options.keys() - {field.name for field in fields(Plan)})
         if unknown:
-            known = ", ".join([*(field.name for field in fields(Plan)), "residual"])
             raise InputError(
-                f"study: a plan has no {', '.join(u or repr(u) for u in unknown)}; it has {known}"
+                f"study: a plan has no {', '.join(u or repr(u) for u in unknown)}; it has "
+                + ", ".join(PLAN_COLUMNS)
             )
         plan = Plan(**options)
         label = _label(plan) + ("" if residual == cls.residual else f" residual={residual}")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from tcsolve._errors import InputError
 from tcsolve._study.api import study
-from tcsolve._study.pictures import PICTURES, count_pages
-from tcsolve._study.plans import parse_grid
+from tcsolve._study.columns import COLUMNS
+from tcsolve._study.pictures import PICTURES, count_pages, require_matplotlib
+from tcsolve._study.plans import PLAN_COLUMNS, parse_grid
 from tcsolve._study.spec import DEVICES, RIGHT_SIDES
 from tcsolve._study.table import StudyTable
 from tcsolve._study.writers import as_markdown, check_form
@@ -140,6 +141,17 @@ def _check_results(args):
         raise InputError(
             "--columns selects the columns of a table; give the file of the table with --table"
         )
+    if args.columns and not args.read:
+        known = (*COLUMNS, *PLAN_COLUMNS)
+        unknown = [name for name in args.columns.split(",") if name not in known]
+        if unknown:
+            raise InputError(
+                f"there is no column {', '.join(unknown)}; there are {', '.join(known)}"
+            )
+    if args.pictures:
+        require_matplotlib()
+        if args.pictures.exists() and not args.pictures.is_dir():
+            raise InputError(f"{args.pictures} is a file; --pictures needs a folder")
 
 
 def _run(args):

@@ -402,6 +402,14 @@ def test_the_command_runs_a_study_file(tmp_path, capsys):
             "give the file of the table with --table",
         ),
         (["--read", "absent.jsonl"], "cannot be read"),
+        (
+            ["gen:gauss:n=4", "--precision", "fp16", "--table", "a.csv", "--columns", "n,foo"],
+            "no column foo; there are matrix, ",
+        ),
+        (
+            ["gen:gauss:n=4", "--precision", "fp16", "--pictures", __file__],
+            "--pictures needs a folder",
+        ),
     ],
 )
 def test_the_command_refuses_in_one_line(capsys, argv, told):
