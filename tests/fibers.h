@@ -74,9 +74,16 @@ namespace on_cpu {
 constexpr int STACK_BYTES = 1 << 17, SHARED_BYTES = 232448, LANES = 32, MOST_THREADS = 1024;
 constexpr long MOST_ROUNDS = 10'000'000;
 
+struct Copy {
+    void* to;
+    const void* from;
+    size_t all, read;
+};
+
 struct Fiber {
     ucontext_t context;
     bool done = false;
+    std::vector<Copy> copies;  // asynchronous ones that it has started
     std::unique_ptr<char[]> stack{new char[STACK_BYTES]};
 };
 
@@ -94,6 +101,10 @@ inline void yield() {
 
 static void begin() {
     kernel();
+    if (!fibers[threadIdx.x].copies.empty()) {
+        fprintf(stderr, "a thread has ended before its asynchronous copies\n");
+        abort();
+    }
     fibers[threadIdx.x].done = true;
     yield();
 }
@@ -193,6 +204,23 @@ template <typename T> T atomicMin(T* to, T v) { return std::exchange(*to, std::m
 // ---- instructions --------------------------------------------------------------------------------
 
 namespace on_cpu {
+
+// An asynchronous copy of `all` bytes, of which only the first `read` are read, and the others become zero.  Until the
+// thread waits for its copies, each byte is 0xff.
+inline void start_copy(void* to, const void* from, size_t all, size_t read) {
+    if (size_t(to) % all || size_t(from) % all) {
+        fprintf(stderr, "an address of an asynchronous copy is not aligned\n");
+        abort();
+    }
+    memset(to, 0xff, all);
+    fibers[threadIdx.x].copies.push_back({to, from, all, read});
+}
+inline void finish_copies() {
+    for (const Copy& copy : fibers[threadIdx.x].copies) {
+        memset(copy.to, 0, copy.all), memcpy(copy.to, copy.from, copy.read);
+    }
+    fibers[threadIdx.x].copies.clear();
+}
 
 inline float reciprocal_instruction(float v) {
     const float y = 1.0f / v;

@@ -26,9 +26,9 @@ INSTRUCTIONS = {
     "rcp.approx": "y = on_cpu::reciprocal_instruction(v);",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32": "on_cpu::tf32_product(d, a, b);",
     "mma.sync.aligned.m8n8k4.row.col.f64": "on_cpu::fp64_product(c0, c1, a, b);",
-    "cp.async.ca.shared.global [%0], [%1], %2, %3;": "memset(to, 0, BYTES), memcpy(to, from, bytes);",
-    "cp.async.ca": "memcpy(to, from, BYTES);",
-    "cp.async.wait_all": ";",
+    "cp.async.ca.shared.global [%0], [%1], %2, %3;": "on_cpu::start_copy(to, from, BYTES, bytes);",
+    "cp.async.ca": "on_cpu::start_copy(to, from, BYTES, BYTES);",
+    "cp.async.wait_all": "on_cpu::finish_copies();",
 }
 OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fpermissive", "-ffp-contract=off")
 

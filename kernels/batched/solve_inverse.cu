@@ -19,6 +19,8 @@
 
 #include "batched/fp32_inverse.cuh"
 
+static_assert(WHOLE || !BANDED, "a matrix that is changed stays in shared memory");
+
 // A row of the matrix for each thread if HIGH is 2, else half a row.  The other half belongs to the lane 16 places
 // away.
 struct OwnRow {
