@@ -45,8 +45,8 @@ JORDAN_ACROSS, JORDAN_SIDES, JORDAN_SHARES = 4, 8, 8
 # multiprocessor has registers for) of solve_inverse.cu.  Shapes with several chunks are for matrices whose
 # entries are all read.  It takes at most INVERSE_SIDES right-hand sides, and needs compute capability 8.
 INVERSE_SHAPES = {
-    "d": ((32, 2, 32, 20), (48, 1, 48, 8), (64, 2, 64, 5), (96, 2, 16, 4), (128, 2, 32, 2))
-    + ((96, 1, 96, 2), (128, 1, 128, 1)),
+    "d": ((32, 2, 32, 20), (48, 1, 48, 8), (64, 2, 64, 5), (96, 1, 96, 2), (128, 2, 32, 2))
+    + ((128, 1, 128, 1),),
     "f": ((32, 2, 32, 20), (48, 1, 48, 8), (64, 2, 64, 8), (96, 2, 96, 4), (128, 2, 128, 2)),
     "D": ((32, 1, 32, 8), (48, 1, 48, 4), (64, 1, 16, 4), (96, 1, 16, 2), (128, 1, 16, 1))
     + ((64, 1, 64, 2), (96, 1, 96, 1)),

@@ -218,7 +218,7 @@ def check_at_once(cupy, vendor, sizes, dtype, how):
     def shape_of(kind):
         how = {"arch": f"sm_{cupy.cuda.Device().compute_capability}", "multiprocessors": 1}
         how["definite"], how["triangle"] = kind == "positive definite", kind in TRIANGULAR
-        return solve_shape(m, n, k, np.dtype(dtype), kind != "general", **how)
+        return solve_shape(m, n, k, np.dtype(dtype), kind not in (None, "general"), **how)
 
     shape = shape_of("general")
     if shape is None:
