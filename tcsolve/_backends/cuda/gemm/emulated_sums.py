@@ -14,8 +14,8 @@ from tcsolve.kernels.launch_shapes import emulated_sums
 
 __all__ = ["Operand", "add_product", "multiply_add", "values"]
 
-# Rows and columns of a tile of gemm_emulated.cu, and its threads.
-TILE, THREADS = 32, 256
+# Rows and columns of a tile of gemm_emulated.cu, its threads, and the largest number of rows of a launch.
+TILE, THREADS, MOST_ROWS = 32, 256, 65535 * 32
 # The largest exponent of a scale, which is an FP32 number.
 LARGEST_EXPONENT = 126
 
@@ -30,11 +30,15 @@ def multiply_add(a, b, fmt, sums, c=None):
     if out.size:
         strides = ([s // x.itemsize for s in x.strides] for x in (a, b))
         (row_a, col_a), (row_b, col_b) = strides
-        addend = (None, 0) if c is None else (c, leading(c))
         defines = emulated_sums(sums.block, sums.fraction, sums.least, fmt.emin)
         launch = compiler.kernel("gemm_emulated", "tcs_gemm_emulated", **defines)
-        args = (out, leading(out), *addend, a, row_a, col_a, b, row_b, col_b, m, n, k)
-        launch((-(-n // TILE), -(-m // TILE)), (THREADS,), args)
+        ld = leading(out)
+        for first in range(0, m, MOST_ROWS):
+            some = slice(first, first + MOST_ROWS)
+            results, rows = out[some], min(MOST_ROWS, m - first)
+            addend = (None, 0) if c is None else (results, ld)
+            args = (results, ld, *addend, a[some], row_a, col_a, b, row_b, col_b, rows, n, k)
+            launch((-(-n // TILE), -(-rows // TILE)), (THREADS,), args)
     return out
 
 

@@ -75,6 +75,13 @@ def test_the_kernel_adds_as_numpy_does(unit, low, cupy, script):
     np.testing.assert_array_equal(canonical(turned.get()), canonical(multiply_add(a, b, *how)))
 
 
+def test_a_matrix_with_more_rows_than_a_grid_has_blocks_for(cupy):
+    rows = 65535 * 32 + 7
+    a, b = cupy.arange(rows, dtype=np.float32)[:, None] % 2048, cupy.full((1, 2), 3, np.float32)
+    found = tcsolve.gemm(a, b, precision="fp16@a100")
+    assert (found == cupy.asarray([3.0, 3.0]) * a).all()
+
+
 @pytest.mark.parametrize("low", LOWS)
 @pytest.mark.parametrize("refine", ["none", "a", "ab", "full"])
 def test_gemm_emulates_on_the_device_what_it_emulates_on_the_host(low, refine, cupy):
