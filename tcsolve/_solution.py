@@ -31,9 +31,9 @@ class HistoryPoint(NamedTuple):
     ----------
     rung : str
         The update of the factors that gave the correction.
-    step : ndarray of int, shape (nrhs,)
+    step : ndarray of int, shape (nrhs,), or (..., nrhs) for a stack
         Number of corrections of each right-hand side so far, over all rungs.
-    error : ndarray of float64, shape (nrhs,)
+    error : ndarray of float64, shape (nrhs,), or (..., nrhs) for a stack
         Smallest backward error of each right-hand side so far, with the factors of this rung.  If rows and
         columns are scaled, it is the larger one of two errors: that of the given and of the scaled system.
         After an inner step, the error is a prediction: FGMRES predicts the residual by its least-squares
@@ -236,11 +236,12 @@ class Solution:
         entry, too.  The history may be empty if x has no entries, or the status is SINGULAR,
         NOT_POSITIVE_DEFINITE or NONFINITE_INPUT.
     seconds : dict of str to float
-        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.  A
-        stack, and a system that a GPU solves in FP64 without the loop of refinement, has one phase, 'solve'
-        or 'factor', for all but 'transfer'.  The total may differ from the sum of the phases.  If a GPU
-        estimates the condition during the refinement, 'rcond' is only the time after it.  If the estimate
-        needs a more precise factorization, 'factor' includes the time of that factorization too.
+        Time of each phase: 'check', 'transfer', 'scale', 'factor', 'refine', 'rcond', and the 'total'.
+        Phases that were not timed have no key.  A stack, and a system that a GPU solves in FP64 without the
+        loop of refinement, has one phase, 'solve' or 'factor', for all but 'transfer'.  The total may differ
+        from the sum of the phases.  If a GPU estimates the condition during the refinement, 'rcond' is only
+        the time after it.  If the estimate needs a more precise factorization, 'factor' includes the time of
+        that factorization too.
     bytes_planned : int
         Predicted peak of the memory that the solve takes on its device, in bytes.  Arguments count only if
         they are copied there.  On a GPU, the prediction of a rung is compared with the free memory before the

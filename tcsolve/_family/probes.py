@@ -29,7 +29,8 @@ SEED, VECTORS = 0, 4
 def signs(n):
     """Return the vectors v as the columns of a read-only array (n, k).
 
-    For few unknowns they are all unit vectors: then R v shows all entries of R, not an estimate of its size.
+    For few unknowns they are the n columns of the identity matrix.  Then the products R v are the columns of
+    R, so its size is measured, not estimated.
     """
     if n <= SMALL:
         found = np.eye(n)

@@ -58,9 +58,9 @@ def gemm(
         The operands are rounded to this format.  By default two operands of the same dtype float16,
         bfloat16 or int8 are not rounded.  float32 operands take 'fp16' with refinement on a GPU.  On the
         host they take 'fp32', unless `refine` is given, or an `rtol` below the bound of 'fp32'.  float64
-        operands take 'fp64'.  Operands of two dtypes count as float64 if one is float64, else as float32.
-        'fp32' and 'fp64' are ordinary BLAS products.  A name such as 'fp16@h200' emulates the sums of the
-        tensor cores of that GPU on any device, for 'h200' bit for bit.
+        operands take 'fp64'.  Operands of two dtypes count as float64 if one is float64, else as float32;
+        int8 is multiplied only by int8.  'fp32' and 'fp64' are ordinary BLAS products.  A name such as
+        'fp16@h200' emulates the sums of the tensor cores of that GPU on any device, for 'h200' bit for bit.
     refine : {'none', 'a', 'b', 'ab', 'full'}, optional
         Which rounding errors of the operands are corrected by further products [1]_.  'none': those of
         neither operand (1 product in all).  'a', 'b': those of this operand (2 products).  'ab': those of

@@ -113,9 +113,9 @@ class Condition(NamedTuple):
     column : int or None
         Index of the largest column of A^-1 that was found.
     doubt : callable
-        doubt(wanted) tests the solves with A.  It returns a number that is far below 1 if the smallest
-        singular value that the solves show is one of A, and about 1 if it is only an error of the solves.
-        The number is the larger of two:
+        doubt(wanted) tests the solves with A.  It tells whether the smallest singular value that the solves
+        show is a singular value of A, or only comes from errors of the solves.  It returns a number that is
+        far below 1 in the first case, and about 1 in the second.  The number is the larger of two:
 
         - ||b - A x||_2 / ||b||_2 for the probes b.  Here x is the computed solution; while this ratio is
           above `wanted` and falls fast enough, x is refined, by at most two steps.  If the solves miss a

@@ -46,15 +46,15 @@ def study(
         File for the rows, as JSON lines.  Each row is written to the disk as soon as its run is done.
     resume : bool
         Keep the rows that the file has, and do only the other runs.  A run whose row lacks the history, the
-        spectrum or the energy that is now asked for is done again, and its new row replaces the old one.  A
-        matrix that could not be fetched from the collection is asked for again; other skipped matrices keep
-        their rows.
+        spectrum or the energy that is now asked for is done again.  The table then has the new row, and the
+        file has both.  A matrix that could not be fetched from the collection is asked for again; other
+        skipped matrices keep their rows.
     jobs : int
         Number of processes.  With 1, and without `limit_seconds`, all runs are in this process.
     limit_seconds : float, optional
         Longest time of a run in seconds.  A run that takes longer is ended, and its status is CRASHED.  The
         time to read or generate a matrix, and to compute its condition number and the other columns that
-        describe it, does not count.
+        describe it, does not count.  The time for `spectrum` and `energy` counts.
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on, as in `solve`.  The column ``device`` of a row has the device of its run.
     seed : int

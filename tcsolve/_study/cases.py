@@ -299,7 +299,10 @@ def _collected(pattern, options, filters, folder):
 
 
 def _fault(name, folder):
-    """Fetch a matrix unless it is here, and return why that fails; an unknown name raises an error."""
+    """Fetch a matrix unless there is a local copy; return why this failed, or ''.
+
+    An unknown name raises an error.
+    """
     try:
         matrices._suitesparse.placed(name, folder)
     except FetchError as error:
