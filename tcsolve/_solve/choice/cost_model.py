@@ -39,8 +39,8 @@ EXPECTED_STEPS = {"fp64": 0, "fp32": 3, "fp16x3": 5, "fp16": 3}
 REFINEMENT_VECTORS, INVERSE_BYTES_ROW = {"cpu": (6, 16), "cuda": (6, 32)}, 1024
 # Number of vectors per right-hand side that are in use while a device forms the sums of a product.
 VECTORS_BESIDE_SUMS = 4
-# Number of columns that the condition estimate multiplies by A at once.  For some n there are 7, but then
-# the sums have about as many entries as those of 5 columns.
+# Number of columns that the condition estimate multiplies by A at once.  For n from 4097 to 8192 there may be
+# 7 columns.  Then fewer sums are formed at once, so together they have about as many entries.
 ESTIMATE_COLUMNS = 5
 # Number of panel-sized matrices that an emulated update needs in addition to its result, by its number of
 # products.

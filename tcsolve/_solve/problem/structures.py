@@ -23,8 +23,8 @@ BANDS = {
 NARROW_BAND = 8
 # Up to FEW_ROWS rows, it takes less time to look for nonzero entries in one triangle than to find the
 # bandwidths, and NumPy finds nonzero entries outside of a band in less time than SciPy.  Up to FEW_ROWS
-# rows and from MANY_ROWS on, it compares a matrix with its transpose in less time.  Large matrices are
-# compared in blocks of TILE rows and columns, which stay in the cache.
+# rows and from MANY_ROWS on, NumPy also compares a matrix with its transpose in less time than SciPy.
+# Large matrices are compared in blocks of TILE rows and columns, which stay in the cache.
 FEW_ROWS, MANY_ROWS, TILE = 64, 2048, 128
 
 

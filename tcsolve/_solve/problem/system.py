@@ -59,8 +59,9 @@ class System:
     a : array, shape (n, n)
         The matrix of the caller.
     matrix : array, shape (n, n)
-        The matrix that is factored, and that residuals are computed with: a itself, or, if there is
-        a frame, the scaled copy of a.
+        The matrix that residuals are computed with: a itself, or, if there is a frame, the scaled copy of a.
+        It is also the matrix that is factored, except that with a `scaling`, factors less precise than FP64
+        are those of a scaled copy.
     survey : Survey or None
         That of `matrix`; None before it is read.
     norm_one, norm_inf : float

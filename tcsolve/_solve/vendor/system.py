@@ -180,7 +180,7 @@ def contradicting(seen, system):
 def tolerance(system):
     """Return the largest allowed difference of mirror images, relative to the largest entry.
 
-    It is -1 for a structure without mirror images.
+    It is -1 for a structure without mirror images, so that no difference is allowed.
     """
     n, eps = system.a.shape[1], float(np.finfo(system.a.dtype).eps)
     return 4 * n * eps if system.mirrored else -1.0
