@@ -23,7 +23,8 @@ __device__ __forceinline__ Pair tile_of(const double* row, int j) {
     return reinterpret_cast<const Pair*>(row + j * NUMBERS)[lane()];
 }
 
-// The lane's two numbers of the transpose of tile j.  With it as its second factor, `product` gives A B, not A B^T.
+// The lane's two numbers of the transpose of tile j.  If the second argument of `product` is the transpose of a tile B,
+// the result is A B instead of A B^T.
 __device__ __forceinline__ Pair turned(const double* row, int j) {
     const double* v = row + j * NUMBERS + lane() % 4 * 2 * TILE + lane() / 4;
     return {v[0], v[TILE]};

@@ -53,10 +53,11 @@ struct Room {
     __device__ __forceinline__ float* panel(int part) const { return panels + part * MOST * LD_PANEL; }
 };
 
-// Eliminates the eight columns of panel p, in place, by one warp.  Pivots are searched if SEARCH, and the function
-// returns false if one is above MOST_PIVOT: then entries have grown, and the inverse may be inaccurate.  Else the
-// matrix should be positive definite, pivots are on the diagonal, and the function returns false if one is not
-// positive.  The pivots of such a matrix do not grow.
+// Eliminates the eight columns of panel p, in place, by one warp.
+//
+// With SEARCH, pivots are searched, and the function returns false if one is above MOST_PIVOT: then entries have grown,
+// and the inverse may be inaccurate.  Without SEARCH, the matrix should be positive definite, so that pivots do not
+// grow.  Then pivots are on the diagonal, and the function returns false if one is not positive.
 //
 // In each step, the column that is eliminated is in place 0, and all columns move one place to the left.
 template <bool SEARCH>

@@ -9,8 +9,9 @@
 
 constexpr int N = MOST, TEAMS = WARP / LANES;
 
-// Row i of a matrix in shared memory starts at i STRIDE, and column N has the right-hand side.  STRIDE is odd, and
-// modulo BANKS the rows of a team follow those of the team before, so that reading a column has no bank conflicts.
+// Row i of a matrix in shared memory starts at i STRIDE.  In solve_thread.cu, column N has the right-hand side; in
+// solve_team.cu it is not used.  STRIDE is odd, and modulo BANKS the rows of a team follow those of the team before, so
+// that reading a column has no bank conflicts.
 constexpr int STRIDE = N + 1 | 1, BANKS = 128 / int(sizeof(Given));
 constexpr int SIZE = N * STRIDE + ((LANES - N) * STRIDE % BANKS + BANKS) % BANKS;
 

@@ -4,7 +4,8 @@
 // mostly from the second-level cache.  A block then needs less shared memory, so that another block fits on the
 // multiprocessor.  While threads read a chunk, the next one is copied.
 //
-// Defines MOST, HIGH (1 or 2), CHUNK (a multiple of 16 that divides MOST).  A block has THREADS threads.
+// The file that includes this one defines MOST, HIGH (1 or 2), CHUNK (a multiple of 16 that divides MOST), and the
+// macros of small_solve.cuh.  A block has THREADS threads.
 #pragma once
 
 #include "batched/small_solve.cuh"

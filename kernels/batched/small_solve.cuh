@@ -34,7 +34,7 @@
 //   agrees  the upper bound on differences between mirror images, relative to the largest |a_ij|; -1 if entries that
 //           are not read must be zero.
 //
-// Defines T_A (float or double), COMPLEX (0 or 1).
+// The file that includes this one defines T_A (float or double) and COMPLEX (0 or 1).
 // Rounding: elimination or Cholesky in FP64, with multiplications by reciprocals of the pivots; solve_block.cu and
 // solve_cholesky.cu also multiply by inverses of triangular 8 x 8 blocks on the diagonal.  solve_team.cu and
 // solve_inverse.cu have an inverse in FP32, and refine x in FP64.  x is rounded to T_A; the residual of that x is
@@ -196,7 +196,7 @@ struct Measured {
     }
 
     // Whether a random vector shows that `norm`, the largest norm of some columns of A^-1, is not that of all: the
-    // entries of the vector are below sqrt(3).
+    // moduli of the entries of the vector are at most sqrt(3).
     __device__ __forceinline__ bool needs_more(double norm, int n) const {
         return grown > 1.7320508075688772 * n * norm;
     }

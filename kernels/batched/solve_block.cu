@@ -2,7 +2,8 @@
 // small_solve.cuh describes most arguments, block_lu.cuh the factorization.
 //
 //   work     room for the factors: for each block of the grid, S S numbers in FP64 (or pairs), S = n rounded up to 8.
-//   b_col, k right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col; at most WIDTH - PROBES columns.
+//   b_col    right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
+//   columns  k, the number of right-hand sides of a system, at most WIDTH - PROBES.
 //   x        [count][n][k].
 //   board    its last rows are k rows max |b - A x|, then k rows max |x|.
 //

@@ -1,7 +1,8 @@
 // Solves and verifies real positive definite systems in one launch, by Cholesky factors in shared memory.  A block
 // takes one matrix after the other; small_solve.cuh describes most arguments.
 //
-//   b_col, k  right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
+//   b_col    right-hand sides: entry (s, i, c) of b is at s b_step + i b_row + c b_col.
+//   columns  k, the number of right-hand sides of a system.
 //   x        [count][n][k].
 //   board    its last rows are k rows max |b - A x|, then k rows max |x|.
 //

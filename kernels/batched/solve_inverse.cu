@@ -207,7 +207,8 @@ tcs_solve_inverse(
             const double largest = largest_of_block<WARPS, 0>(own.i < n ? modulus(r) : 0.0);
             if (threadIdx.x == 0) rests[c] = largest, sizes[c] = size;
             if (largest <= bound * inf * size) break;
-            // If the norm has overflowed, both may be 0.  The first comparison then ends the loop.
+            // If ||A||_inf has overflowed, `largest` and `before` may both be 0.  Then only the first comparison is
+            // false and ends the loop.
             good = largest < before && largest <= before / 4;
             if (!good) break;
             before = largest;

@@ -38,8 +38,8 @@ struct Inverse {
     // The number of a row of the matrix.
     __device__ __forceinline__ static int row_of(int r) { return threadIdx.x % LANES + LANES * r; }
 
-    // Eliminates n columns.  Pivots are searched if SEARCH, and the function returns false if one is above MOST_PIVOT.
-    // Else pivots are on the diagonal, and it returns false if one of them is not positive.
+    // Eliminates n columns.  With SEARCH, pivots are searched, and the function returns false if one is above
+    // MOST_PIVOT.  Without SEARCH, pivots are on the diagonal, and it returns false if one of them is not positive.
     //
     // In each step, the column that is eliminated is in place 0, and all columns move one place to the left.
     template <bool SEARCH>

@@ -95,7 +95,7 @@ tcs_solve_thread(
     double near, double least, double safe, double agrees, Index count, Index unknowns
 ) {
     extern __shared__ double2 memory[];
-    __shared__ double probes[PROBES][N * STRIDE];  // random vectors, with an entry where a row of a matrix starts
+    __shared__ double probes[PROBES][N * STRIDE];  // random vectors, entry i at i STRIDE, as row i of a matrix
     constexpr int MATRICES = (WARP * SIZE * int(sizeof(Given)) + 15) / 16;
     const int n = int(unknowns), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const Index first = Index(blockIdx.x) * THREADS + warp * WARP, slice = first + lane;
