@@ -1,7 +1,7 @@
 """Every exception and warning of the library.
 
-Where SciPy raises a ValueError or a LinAlgError, the error of this library is also of that class.  The
-outcome of a solve is a `Status`; `solve` turns a bad status into one of these errors or warnings.
+Where SciPy raises a ValueError, a KeyError or a LinAlgError, the error of this library is also of that class.
+The outcome of a solve is a `Status`; `solve` turns a bad status into one of these errors or warnings.
 """
 
 import sys
@@ -21,6 +21,7 @@ __all__ = [
     "NotPositiveDefiniteError",
     "SingularError",
     "TcsolveError",
+    "UnknownStructureError",
     "warn",
 ]
 
@@ -51,6 +52,12 @@ class InputError(TcsolveError, ValueError):
     ...     print(error)
     device is 'gpu'; it needs 'auto', 'cpu' or 'cuda'
     """
+
+
+class UnknownStructureError(InputError, KeyError):
+    """`assume_a` of `inv` is not known.  This is a KeyError, as in SciPy."""
+
+    __str__ = Exception.__str__  # that of KeyError has quotes
 
 
 class SingularError(TcsolveError, LinAlgError):

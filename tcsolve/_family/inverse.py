@@ -9,7 +9,7 @@ from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import STRUCTURES, result_dtype
-from tcsolve._errors import InputError
+from tcsolve._errors import InputError, UnknownStructureError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.probes import error_of_factors, error_of_inverse, product
 from tcsolve._family.stacks import over_stacks
@@ -67,7 +67,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     ValueError
         a is not square, or holds NaN or Inf.
     InputError
-        `assume_a` is no such structure.
+        `assume_a` is no such structure.  As in SciPy, this is also a KeyError.
 
     Warns
     -----
@@ -105,7 +105,7 @@ def _structure_of(assume_a):
     """Return the long name of a structure that `inv` knows, or None."""
     names = [name for name, long in STRUCTURES.items() if name and long in STRUCTURES_OF_INV]
     if assume_a is not None and assume_a not in names:
-        raise InputError(
+        raise UnknownStructureError(
             f"inv: assume_a is {assume_a!r}; it needs None or one of {', '.join(map(repr, names))}"
         )
     return STRUCTURES[assume_a]

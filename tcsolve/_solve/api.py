@@ -69,10 +69,10 @@ def solve(
         arithmetics, such as 'fp16@h200', have the names that `Plan` explains.
     device : {'auto', 'cpu', 'cuda'}
         The device to solve on.  With 'auto', CuPy arrays stay on their device, and stacks of NumPy arrays on
-        the host.  One NumPy system is solved on a GPU if the predicted time, transfers included, is shorter
-        there.  Bands and triangles stay on the host if `assume_a` is None or names them.  To start the GPU
-        takes about a second.  A process that has not imported CuPy starts it only when its solves would have
-        saved this much time there.
+        the host.  A single NumPy system is solved on a GPU if the predicted time, transfers included, is
+        shorter there.  Bands and triangles stay on the host if `assume_a` is None or names them.  To start
+        the GPU takes about a second.  A process that has not imported CuPy starts it only when its solves
+        would have saved this much time there.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
         digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
