@@ -254,7 +254,8 @@ class Factorization:
         3. If the estimate is near u, and its test is left out or does not confirm it, the norm of the
            inverse is sampled by refined solves.  Their right-hand sides are two random vectors, and the unit
            vector of the largest column of the inverse that the estimator found.  The sample is right within a
-           factor of about sqrt(n).
+           factor of about sqrt(n).  Very rarely, the test rejects an estimate that is not near u.  Then the
+           norm is sampled, too.
         4. If these solves do not converge, or if the estimate or the sample is near machine epsilon, A is
            factored by the next rung that can show such an rcond, up to FP64.
 
