@@ -279,12 +279,13 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
 
 
 def inverse_defines(char, banded):
-    """Return the macros of solve_inverse.cu for each shape."""
-    return [
-        {"MOST": most, "HIGH": high, "CHUNK": chunk, "RESIDENT": resident}
-        for most, high, chunk, resident in INVERSE_SHAPES[char]
-        if chunk == most or not banded
-    ]
+    """Return the macros of solve_inverse.cu for each shape: the first one for each largest number of rows."""
+    found = {}
+    for most, high, chunk, resident in INVERSE_SHAPES[char]:
+        if chunk == most or not banded:
+            shape = {"MOST": most, "HIGH": high, "CHUNK": chunk, "RESIDENT": resident}
+            found.setdefault(most, shape)
+    return list(found.values())
 
 
 def _inverse_shape(count, n, dtype, banded, limit):
