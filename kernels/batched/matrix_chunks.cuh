@@ -5,7 +5,7 @@
 // multiprocessor.  While threads read a chunk, the next one is copied.
 //
 // The file that includes this one defines MOST, HIGH (1 or 2), CHUNK (a multiple of 16 that divides MOST), and the
-// macros of small_solve.cuh.  A block has THREADS threads.
+// macros of small_solve.cuh.  A block has THREADS threads.  Needs compute capability 8.
 #pragma once
 
 #include "batched/small_solve.cuh"
@@ -30,6 +30,14 @@ __device__ __forceinline__ Number number_of(const Given& v) {
 
 // Entry (i, c) of a chunk.
 __device__ __forceinline__ Number entry(const Given* chunk, int i, int c) { return number_of(chunk[i * LD + c]); }
+
+// Starts to copy EACH neighbouring entries, of which only the first `left` are read; the others become zero.
+template <int EACH>
+__device__ __forceinline__ void copy_entries(Given* to, const T_A* from, int left) {
+#if __CUDA_ARCH__ >= 800
+    copy_cached<EACH * sizeof(Given)>(to, from, max(min(left, EACH), 0) * int(sizeof(Given)));
+#endif
+}
 
 struct Chunks {
     Given* buffers;  // [STAGES][MOST][LD]

@@ -72,19 +72,6 @@ __device__ __forceinline__ void copy_entry(Given* to, const T_A* from) {
 #endif
 }
 
-// Starts to copy EACH neighbouring entries, of which only the first `left` are read; the others become zero.  If EACH
-// is not 1, they have 16 bytes.
-template <int EACH>
-__device__ __forceinline__ void copy_entries(Given* to, const T_A* from, int left) {
-    const int bytes = max(min(left, EACH), 0) * int(sizeof(Given));
-#if __CUDA_ARCH__ >= 800
-    copy_cached<EACH * sizeof(Given)>(to, from, bytes);
-#else
-    #pragma unroll
-    for (int p = 0; p < EACH * PARTS; ++p) to->part[p] = p * int(sizeof(T_A)) < bytes ? from[p] : T_A(0);
-#endif
-}
-
 __device__ __forceinline__ Number plus(Number u, Number v) { return {u.re + v.re, COMPLEX ? u.im + v.im : 0.0}; }
 
 // 1 / v for a complex v of any size.  Not inlined, because this is a rare case.

@@ -239,9 +239,7 @@ class Factorization:
 
         Raises
         ------
-        InputError
-            The factors are not on the current device.
-        DeviceError, DeviceMemoryError
+        InputError, DeviceError, DeviceMemoryError
             As in `solve_ex`.
 
         Notes
@@ -280,9 +278,7 @@ class Factorization:
 
         Raises
         ------
-        InputError
-            The factors are not on the current device.
-        DeviceError, DeviceMemoryError
+        InputError, DeviceError, DeviceMemoryError
             As in `solve_ex`.
 
         Notes

@@ -218,9 +218,7 @@ class StackFactorization:
 
         Raises
         ------
-        InputError
-            The factors are not on the current device.
-        DeviceError, DeviceMemoryError
+        InputError, DeviceError, DeviceMemoryError
             As in `solve_ex`.
 
         Notes
@@ -250,9 +248,7 @@ class StackFactorization:
 
         Raises
         ------
-        InputError
-            The factors are not on the current device.
-        DeviceError, DeviceMemoryError
+        InputError, DeviceError, DeviceMemoryError
             As in `solve_ex`.
 
         Notes
