@@ -120,7 +120,8 @@ __device__ __forceinline__ int place_in_word(const char* x) {
     return int(reinterpret_cast<unsigned long long>(x) & 15);
 }
 
-// Writes `bytes` gathered bytes to `to`; source and destination have the same offset in a 16-byte word.
+// Writes `bytes` bytes to `to`.  `gathered` is on a 16-byte boundary, and the bytes start place_in_word(to) bytes after
+// it, so source and destination have the same offset in a 16-byte word.
 __device__ __forceinline__ void write_run(char* to, const char* gathered, int bytes) {
     const int lane = threadIdx.x % WARP, shift = place_in_word(to), end = shift + bytes;
     const int first = (shift + 15) & ~15, last = end & ~15;
@@ -136,7 +137,7 @@ __device__ __forceinline__ void write_run(char* to, const char* gathered, int by
     }
 }
 
-// The same by one bulk copy of whole words.  It may read `gathered` until wait_for_bulk.
+// The same by one bulk copy of whole words, which start at `gathered`.  It may read them until wait_for_bulk.
 __device__ __forceinline__ void write_bulk(char* to, const char* gathered, int bytes) {
 #if __CUDA_ARCH__ >= 900
     show_to_copies();

@@ -17,6 +17,6 @@ constexpr int STRIPS = TWO ? 1 : (M + 15) / 16;
 constexpr int PARTS = (STRIPS + HEIGHT - 1) / HEIGHT;      // tasks of a product
 constexpr int TASKS = TWO ? (COUNT + 1) / 2 : COUNT * PARTS;
 constexpr int TILES = N > 8 ? 2 : 1;                       // of 8 columns, multiplied together
-constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;
+constexpr int COLS = 8 * TILES, STEPS = (N + COLS - 1) / COLS;  // a task takes COLS columns of B in each step
 constexpr int STEPS_AT_ONCE = SCALED || ADDEND || HEIGHT > 1 ? 1 : 2;
 constexpr int LINES_B = TWO ? 2 : 1;                       // columns of which a lane has entries in a fragment of B

@@ -15,8 +15,8 @@
 //       j = c - 1, c - 1 - period, c - 1 - 2 period and so on: in step j those by columns j - period to j - 1 of L
 //       (fewer at the start).  The update by column c - 1 of L follows in step c.  So a square is loaded once for
 //       `period` columns, and the steps take similar times.
-//       info   int[count]: becomes the first step, from 1 on, whose pivot is zero or negative; or 0.  A subnormal pivot
-//              makes the rest of L NaN.
+//       info   int[count]: becomes the number, from 1 on, of the first row of A whose pivot is zero or negative; or 0.
+//              A subnormal pivot makes the rest of L NaN.
 //       others the number of squares of a matrix that the step updates, besides square (j, j).
 //       After the step, the diagonal tiles of square (j, j) are the inverses of those of L.
 //       Grid count (1 + others): first one block for each square (j, j), then blocks for other squares; block 256;
@@ -62,7 +62,7 @@ struct Ring {
     double* at;
     const double *own, *other;  // the first squares of two rows
 
-    // Starts to copy a chunk; the chunks of all squares of a row are numbered.
+    // Starts to copy a chunk.  The numbers of the chunks run through all squares of a row, from left to right.
     __device__ __forceinline__ void copy(int chunk) const {
         const Index first = chunk * CHUNK / TILES * ENTRIES + chunk * CHUNK % TILES * NUMBERS;
         double* to = at + chunk % STAGES * STAGE;

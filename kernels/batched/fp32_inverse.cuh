@@ -64,8 +64,8 @@ template <bool SEARCH>
 __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
     const int lane = threadIdx.x % WARP;
     Small v[EACH][PANEL] = {};
-    // The key for the search of a pivot is (bits of the modulus & mask) | low.  `low` tells the row; mask and low are
-    // zero once the row has had its pivot.
+    // The key for the search of a pivot is (bits & mask) | low.  The bits are those of the entry, or of |re| + |im| if
+    // COMPLEX.  `low` tells the row; mask and low are zero once the row has had its pivot.
     unsigned mask[EACH], low[EACH];
     #pragma unroll
     for (int r = 0; r < EACH; ++r) {
@@ -90,7 +90,7 @@ __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
             for (int c = 0; c < PANEL; ++c) candidate[c] = better ? v[r][c] : candidate[c];
             own = better ? keys[r] : own;
         }
-        candidate[0] = inverse_of(candidate[0]);  // takes as long as the search
+        candidate[0] = inverse_of(candidate[0]);  // before the pivot is known, so that this overlaps the search
         if (SEARCH) best = largest_of_warp(own);
         const int row = KEY_ROWS - 1 - best % KEY_ROWS;
         const Small inverse = of_lane(candidate[0], row);
@@ -123,7 +123,7 @@ __device__ __forceinline__ bool eliminate_panel(const Room& room, int p) {
     return good;
 }
 
-// The rows of W that a lane has, in runs of eight rows.
+// The row of W that a lane has in a run of eight rows.
 __device__ __forceinline__ int row_of(int run) {
     return 16 * HIGH * (threadIdx.x / WARP) + threadIdx.x % WARP / 4 + 8 * run;
 }
@@ -279,7 +279,7 @@ struct Inverse {
     template <int FIRST, int LAST>
     __device__ __forceinline__ void add_products(const Room& room, const Step& step) {
         const int g = threadIdx.x % WARP / 4, q = threadIdx.x % 4;
-        constexpr int GROUP = 2;  // tiles whose products are computed in turn: a product waits for the one before
+        constexpr int GROUP = 2;  // tiles whose products alternate: a product waits for the one before on the same tile
         #pragma unroll
         for (int first = FIRST; first < LAST; first += GROUP) {
             Halves of_u[GROUP][PARTS][2];

@@ -13,7 +13,8 @@ constexpr int PLAIN_ROUNDS = SHORT ? 0 : 2;
 constexpr float MOST_PIVOT = 0x1p3f;
 constexpr double LARGEST = 0x1.fffffffffffffp+1023;
 // The least 1 / (||A||_1 ||A^-1||_1) for which the number of the largest column is stored in `left`, if A is in FP32.
-// Where rcond is near epsilon in FP64, an inverse in FP32 is too inaccurate to show which column is the largest.
+// If A is in FP64, the number is never stored.  It would help only where rcond is near the epsilon of FP64, and there
+// an inverse in FP32 is too inaccurate to show which column is the largest.
 constexpr double TELLS = 0x1p-30;
 
 // Where 1 / (||A||_1 ||A^-1||_1) is below SURE, an inverse W in FP32 may look regular although A is singular, above all

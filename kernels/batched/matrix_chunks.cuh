@@ -55,7 +55,8 @@ struct Chunks {
         wait_for_block();
     }
 
-    // Waits for the next chunk; after the last one comes the first one.  All threads must have read the chunk before.
+    // Waits for the next chunk; after the last one comes the first one.  A thread must not read the previous chunk any
+    // more, because its buffer is overwritten.
     __device__ __forceinline__ const Given* next() {
         if (WHOLE) return buffers;
         wait_for_copies();

@@ -142,9 +142,9 @@ struct Shared {
 // The entries that a thread has.
 struct Rows {
     Number at[ROWS][COLUMNS];
-    // The key for the search of a pivot is (upper half of the entry & mask) | low.  `low` tells the row; mask and low
-    // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and the key of row j is
-    // known.
+    // The key for the search of a pivot is (bits & mask) | low.  The bits are the upper half of the entry, or of
+    // |re| + |im| if COMPLEX.  `low` tells the row; mask and low are zero once the row has had its pivot.  If there is
+    // no choice, all masks are zero, and the key of row j is known.
     unsigned mask[ROWS], low[ROWS];
     // The step whose pivot is in a row, and the reciprocal of the pivot.  Only blocks with right-hand sides need them.
     int step[ROWS];

@@ -75,8 +75,9 @@ struct Room {
 // The rows of a thread.
 struct Rows {
     Number row[ROWS][PAIRS][2], side[ROWS][2];
-    // The key for the search of a pivot is (upper half of the entry & mask) | low.  `low` tells the row; mask and low
-    // are zero once the row has had its pivot.  If there is no choice, all masks are zero, and step j finds row j.
+    // The key for the search of a pivot is (bits & mask) | low.  The bits are the upper half of the entry, or of
+    // |re| + |im| if COMPLEX.  `low` tells the row; mask and low are zero once the row has had its pivot.  If there is
+    // no choice, all masks are zero, and step j finds row j.
     unsigned mask[ROWS], low[ROWS];
 
     // Takes two steps, one for each column that lane `owner` has in pair 0: each subtracts multiples of its pivot row

@@ -44,8 +44,8 @@ struct Inverse {
     // In each step, the column that is eliminated is in place 0, and all columns move one place to the left.
     template <bool SEARCH>
     __device__ __forceinline__ bool invert(Places& places, int n) {
-        // The key for the search of a pivot is (bits of the modulus & mask) | low.  `low` tells the row; mask and low
-        // are zero once the row has had its pivot.
+        // The key for the search of a pivot is (bits & mask) | low.  The bits are those of the entry, or of |re| + |im|
+        // if COMPLEX.  `low` tells the row; mask and low are zero once the row has had its pivot.
         unsigned mask[ROWS], low[ROWS];
         #pragma unroll
         for (int r = 0; r < ROWS; ++r) {
