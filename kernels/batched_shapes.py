@@ -158,8 +158,9 @@ def _operand_bytes(batched):
 def _stages(batched, each):
     """Return the number of stages; `each` is the number of bytes of the operands of a product.
 
-    With one stage, more blocks fit on a multiprocessor, and one computes while others wait (measured on an
-    H200).
+    Most products have one stage.  Then more blocks fit on a multiprocessor, and one computes while others
+    wait (measured on an H200).  There are three stages for small FP32 operands, and for large 16-bit operands
+    with results of 4 bytes.
     """
     short_and_rounded = batched.t_in == "float" and each < 4 << 10
     long_results = each >= 16 << 10 and batched.in_blocks(batched.operands[1])

@@ -53,7 +53,9 @@ INVERSE_SHAPES = {
     "F": ((32, 1, 32, 8), (48, 1, 48, 4), (64, 2, 64, 4), (96, 1, 96, 2), (128, 1, 128, 1)),
 }
 INVERSE_SIDES, INVERSE_ARCH = 2, 80
-# For more rows, solve_cholesky.cu is faster if the systems are real and positive definite.
+# By dtype char: with more rows, positive definite systems are not given to solve_inverse.cu, because
+# solve_cholesky.cu is faster.  That kernel takes no complex systems, so for these the number is the largest
+# one of solve_inverse.cu.
 INVERSE_DEFINITE = {"d": 48, "f": 64, "D": 128, "F": 128}
 # (largest number of rows, columns of a block column, threads) of solve_block.cu, for real and for complex
 # matrices.  The first shape that fits is taken; the last ones are for more right-hand sides than the others

@@ -4,8 +4,8 @@
 //   out, c FP32, row-major with leading dimensions ld_out and ld_c; c is null for zero, and may be out
 //
 // Grid ceil(n / 32) x ceil(m / 32), block 256: a block makes 32 x 32 results, a thread four of a column.
-// Defines how the tensor cores add: BLOCK, FRACTION and LEAST are COUNT, DEPTH and LOWEST of add_block
-// (block_sums.cuh).  Also defines EMIN, the smallest exponent of a normal number of the format.
+// Defines BLOCK, FRACTION, LEAST (how the tensor cores add: COUNT, DEPTH and LOWEST of add_block in block_sums.cuh),
+// EMIN (the smallest exponent of a normal number of the format).
 //
 // Each entry of A or B is unpacked once for a tile and serves 32 results.  A result needs about 20 integer operations
 // for each product.

@@ -10,8 +10,8 @@
 // It is 1.6 to 1.9 times as fast as the wmma engine from n = 2048 on (H200, FP16, benchmarks/results/gemm.json).
 //
 //   a_hi, a_lo, b_hi, b_lo  tensor maps of operands in T_LOW with boxes of 64 x 64 entries, swizzled by 128 bytes:
-//          coordinates (k, row) if the contiguous entries run along k, else (row, k).  lo is read only if REFINE
-//          splits that operand.
+//          coordinates (k, i) if the contiguous entries run along k, else (i, k), where i is the row of op(A) or the
+//          column of op(B).  lo is read only if REFINE splits that operand.
 //   a, b   if SCALED the FP32 op(A) (m x k) and op(B) (k x n) by strides, and top_a, top_b; else not read
 //   out, c row-major with leading dimensions ld_out, ld_c, of `kind` (see gemm.cuh); c is not read if beta = 0
 //   results, how  tensor map of out in boxes of 16 rows and 32 columns, swizzled by 128 bytes, and how the copy engine
