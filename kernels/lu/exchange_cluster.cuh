@@ -146,7 +146,8 @@ __device__ __forceinline__ void send_row(const Exchange& x, float4 v, int j, int
     }
 }
 
-// The winner for pivot j: its size, the other members of its candidate, and its reciprocal.
+// The winner for pivot j: its size, the other members of its candidate, and the reciprocal of the scaled pivot (see
+// scale_of).
 struct Winner {
     int size;
     unsigned code;

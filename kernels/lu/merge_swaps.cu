@@ -1,8 +1,10 @@
-// Combines the swaps of all strips of a panel, in two launches one after the other, and reports a factorization.
+// Combines the swaps of all strips of a panel, in two launches one after the other.  A third kernel, launched at the
+// end of the LU, makes the report of the factorization.
 //
 // tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
 //   local  int[m]: row i of the panel was row local[i] before the swaps of the panel.
-//   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first.
+//   order  int[m]: row i of the panel was row order[i] of A before the swaps of the panel.
+//   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first row.
 //   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k is for the
 //          row that becomes row i, entry k + i for the row that becomes row ipiv[i] - start; a pair may occur more than
 //          once.

@@ -46,8 +46,8 @@ constexpr int STEP = THREADS / COLUMNS;     // rows that the block moves at a ti
 constexpr int BATCH = 2 * MOST / STEP < 16 ? 2 * MOST / STEP : 16;  // rows that a thread loads at a time
 
 // The entries of a row of L in the TILE columns of a tile; a tile holds the rows from its first unknown down.  Rows are
-// padded, so that 16-byte reads of eight rows use different banks.  The last tile comes first in memory: a chunk of
-// slots may read past the end of its tile, and then reads rows of another tile.
+// padded, so that 16-byte reads of eight rows use different banks.  A chunk of slots may read past the end of its tile,
+// for unknowns that do not exist.  The last tile comes first in memory, so these reads find rows of another tile.
 struct Column { float at[TILE + 4]; };
 constexpr int TILES = MOST / TILE;
 __device__ __forceinline__ int first_row(int tile) { return TILE / 2 * (TILES - 1 - tile) * (TILES - tile); }

@@ -283,7 +283,8 @@ class _Panel:
     def solve_first(self, last):
         """Swap rows and solve for U in the columns up to `last`.
 
-        At the same time, round L of a wide panel, unless `finish` has done that.
+        At the same time, round L of a wide panel, unless `finish` has done that.  L of a square panel is
+        not known yet; `complete` computes and rounds it.
 
         For so few columns, substitution is faster than an inverse of L11, unless the panel is square.
         Substitute even if the inverse exists already, so that no bit depends on the timing.

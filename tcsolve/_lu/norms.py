@@ -33,7 +33,7 @@ ROUNDING = 2.0**-52
 
 
 class Survey(NamedTuple):
-    """Norms and dominance of a matrix, from one pass over it.
+    """Norms and dominance of a matrix.
 
     Attributes
     ----------

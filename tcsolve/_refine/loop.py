@@ -1,9 +1,9 @@
 """Refine approximate solutions until the FP64 residual meets the bound.
 
 Classical refinement runs while it contracts.  If it does not, FGMRES follows, with the same corrections as
-preconditioner.  A plan may ask for one of them alone, or for GMRES with left preconditioning, or for
-conjugate gradients.  All right-hand sides are refined at once.  If the x of a right-hand side meets the bound
-with some margin, this x is not changed again.
+preconditioner.  If products with A are in double-double, GMRES with left preconditioning follows instead.  A
+plan may ask for one of these methods alone, or for conjugate gradients.  All right-hand sides are refined at
+once.  If the x of a right-hand side meets the bound with some margin, this x is not changed again.
 """
 
 import math
@@ -199,9 +199,10 @@ def refine_columns(
     converges up to a condition number of about 1 / (u_f sqrt(u)) with u = 2**-53, because it only needs a
     preconditioned operator of moderate condition [1]_.
 
-    This limit holds for factors that are applied exactly.  If u_f cond(A) is above one, triangular solves in
-    the precision u_f have no correct digit.  Then the preconditioner changes from step to step, and
-    the rounding errors of the correction may exceed the residual; `precise` avoids that.
+    This limit is for a preconditioned matrix that is applied in twice the working precision; in FP64 the
+    theory gives lower limits.  If u_f cond(A) is above one, triangular solves in the precision u_f have no
+    correct digit.  Then the preconditioner changes from step to step, and the rounding errors of the
+    correction may exceed the residual; `precise` avoids that.
 
     References
     ----------
