@@ -32,9 +32,9 @@ FORKED = (
     "by 'spawn', as with multiprocessing.get_context('spawn')"
 )
 CAPTURING = (
-    "the current stream is capturing a CUDA graph, which cannot contain a solve, because a solve copies "
-    "results to the host; call this before or after the capture (which is still valid), or in another "
-    "stream"
+    "the current stream is capturing a CUDA graph, which cannot contain calls of tcsolve, because most of "
+    "them copy results to the host; call this before or after the capture (which is still valid), or in "
+    "another stream"
 )
 _cuda_process = None  # id of the process that used CUDA; a forked child has another id
 

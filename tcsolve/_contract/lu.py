@@ -144,7 +144,8 @@ class LUOps(Protocol):
 
         p is a panel of a dominant matrix, and `plan` its `schedule.SolvePlan`.  A block is scaled before it
         is rounded.  The scale comes from the largest entry of the block, or from a bound that its entries
-        meet if A is dominant.  beyond[0] becomes 1 if an entry exceeds this bound, or if |l| > 1.
+        nearly always meet if A is dominant.  beyond[0] becomes 1 if an entry exceeds a small multiple of this
+        bound, or if |l| > 1.
         """
 
     def operand(self, l, how, at_once=False, bound=None):

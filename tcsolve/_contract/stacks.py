@@ -48,10 +48,10 @@ class StackPlan(NamedTuple):
         The largest number of systems that one call of `Stacks.factor` or `Stacks.factor_and_solve` should
         take.
     work_bytes : int
-        The bytes that are allocated besides results, minus those of n x n factors.  The number is negative
-        if no factors are kept, as in an elimination, or if only one triangle is kept.  For many complex
-        columns of one system, it is the bytes of inverses and of planes: the real matrices u, v and u + v for
-        a complex matrix u + i v.
+        The bytes that are allocated besides the results and an n x n matrix of factors for each system.  The
+        number is negative if less than these matrices is allocated: if no factors are kept, as in an
+        elimination, or only one triangle of them.  For many complex columns of one system, it is the bytes of
+        inverses and of planes: the real matrices u, v and u + v for a complex matrix u + i v.
     """
 
     launch_bytes: int | None

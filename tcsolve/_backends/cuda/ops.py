@@ -117,8 +117,8 @@ class CupyOps:
         else:
             rows, cols, copy = row_stats(a)[1], col_stats(a, None)[1], None
         out = cupy.empty(6)
-        # Launch the kernel in the stream of the reader, so that later work in the current stream need not
-        # wait.
+        # Launch the kernel in the stream in which `reading` copies, so that later work in the current stream
+        # need not wait for it.
         read = reading([out], functools.partial(_find_extremes, out, a, rows, cols))
         return BegunSurvey(lambda: tuple(read()[0].tolist()), copy, early)
 

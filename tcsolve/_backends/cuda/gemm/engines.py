@@ -70,7 +70,7 @@ def require_formats(product, arch):
     if arch_number(arch) < 80 and product.precision in ("bf16", "tf32", "int8"):
         raise DeviceError(
             f"precision {product.precision!r} needs compute capability 8.0 or later, and this is "
-            f"{arch}; use precision='fp16'"
+            f"{arch}; use precision='fp16' (for int8 operands, convert them to float16 first)"
         )
 
 

@@ -40,9 +40,9 @@ BY_HAND, STORED, ADDED, PASSING = 0, 1, 2, 3
 PASSING_ENTRIES = 1 << 23
 # The arguments of tcs_split_by if there is no first matrix, or no second one.
 NOTHING, NOTHING_BY = (None, 0, 0, 0, None, None, 0, 1.0), (None, 0, 0, 0, None, None, 0, None)
-# A block of A that becomes L or U is expected to be at most ROOM times as large as U11 (see `Bound`).
-# If this holds, the scaled entries are at most TOP.  Scaled entries above SLACK * TOP are reported; FP16
-# overflows near 4 * TOP.
+# The entries of a block of A that becomes L or U are expected to be at most ROOM times as large as the
+# largest entry of U11 (see `Bound`).  If this holds, the scaled entries are at most TOP.  Scaled entries
+# above SLACK * TOP are reported; FP16 overflows near 4 * TOP.
 ROOM, SLACK = 16.0, 2.0
 # Up to this many entries of U, each thread block that splits a part of U also reads all of U.  So it finds
 # the power of two by which U is scaled, and no other launch is needed.
@@ -285,7 +285,8 @@ def _pieces(k):
 
 
 def _defines(how):
-    # No clusters, because a single block must be able to leave a multiprocessor that it must not use.
+    # No clusters: a block on a multiprocessor that `taken` marks ends at once (see `launch_wgmma`), and in a
+    # cluster the other blocks would need its tiles.
     refine = {"T_LOW": how.format.name, "REFINE": 3 if how.products == 3 else 0, "CLUSTER": 1}
     return refine | {"TRANS_A": 0, "TRANS_B": 0, "SCALED": 0}
 

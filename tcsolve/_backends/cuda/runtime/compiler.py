@@ -60,7 +60,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 def supported(name, arch):
-    """Tell whether kernels/<name>.cu can run on `arch`, such as 'sm_80'."""
+    """Tell whether the kernels of <name>.cu can run on `arch`, such as 'sm_80'."""
     return KERNELS[name].min_arch <= arch_number(arch) <= KERNELS[name].max_arch
 
 

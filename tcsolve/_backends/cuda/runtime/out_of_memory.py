@@ -77,7 +77,8 @@ class _Failed:
         if not self._is_ours:
             text = (
                 f"the device ran out of memory ({text}); your operands are unchanged: free "
-                "memory (cupy.get_default_memory_pool().free_all_blocks()), or use device='cpu'"
+                "memory (cupy.get_default_memory_pool().free_all_blocks()), or use the host (NumPy arrays, "
+                "or device='cpu' in functions that have this argument)"
             )
         error = DeviceMemoryError(text)
         error.freed = freed
