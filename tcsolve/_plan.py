@@ -52,8 +52,8 @@ class Plan:
         solve with L and one with U.  With ``residual='double-double'`` there may be about twice as many.  The
         default is the number of corrections that take as long as a solve with the update that would be tried
         next, but at least 30 and at most 300.  It is 300 if no update may follow (``fallback=False``, or
-        'fp64'), or if the device emulates the one that would follow.  For several right-hand sides, no
-        emulated update follows.
+        'fp64'), or if the device emulates the one that would follow.  For several right-hand sides, an
+        emulated update is skipped.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
@@ -147,8 +147,9 @@ def next_rung(update, working):
     """Return the next more precise update after `update`, or None at the top.
 
     `working` is the precision of the answer, 'fp32' or 'fp64'.  'fp16x3' follows 'fp16', 'bf16' and 'tf32'.
-    Its factors are as accurate as those of 'fp32', so for an FP64 answer 'fp64' follows 'fp16x3' and 'fp32'.
-    An emulated GPU has its own 'fp16x3'.
+    For an FP64 answer, 'fp64' follows 'fp16x3', because the factors of 'fp16x3' are as accurate as those of
+    'fp32'.  For an FP32 answer, 'fp32' follows 'fp16x3'.  For both, 'fp64' follows 'fp32'.  An emulated GPU
+    has its own 'fp16x3'.
     """
     update, at, unit = update.partition("@")
     if update in _SINGLE and at and unit != "each":

@@ -75,9 +75,9 @@ def solve(
         would have saved this much time there.
     residual : {'fp64', 'double-double'}
         'double-double': after the backward error meets the bound, x is refined with residuals of twice the
-        digits until the error of x itself is of the order of 2**-53.  This takes a few times longer.  It
-        succeeds up to a condition number of about 1e15, and sometimes beyond.  If it does not succeed, an
-        AccuracyWarning says so.
+        digits until the error of x itself is of the order of 2**-53.  An FP32 answer is then rounded, so its
+        error is about 2**-24.  This refinement takes a few times longer.  It succeeds up to a condition
+        number of about 1e15, and sometimes beyond.  If it does not succeed, an AccuracyWarning says so.
 
     Returns
     -------

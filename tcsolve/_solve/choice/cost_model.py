@@ -147,7 +147,8 @@ H200 = Rates(
 # rcond.
 LEAST_LOW = 200
 
-# FP64 multiply-adds per clock and multiprocessor by compute capability; all other devices have 2.
+# FP64 multiply-adds per clock and multiprocessor by compute capability, on tensor cores if these support
+# FP64; all other devices have 2.
 FP64_LANES = {70: 32, 80: 64, 90: 128, 100: 64}
 
 

@@ -88,8 +88,8 @@ def goes_to_device(times, lost=0.0, start_seconds=0.0):
 
     Notes
     -----
-    A process starts the device when the solves up to this one would have saved `start_seconds` there.  So the
-    decision to wait never costs more than this time.
+    A process starts the device when the solves up to this one would have saved `start_seconds` there.  So all
+    solves on the host before this one have lost less than this time.
     """
     gain = times.host - times.device
     return gain > 0 and lost + gain >= start_seconds

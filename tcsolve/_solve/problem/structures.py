@@ -159,8 +159,10 @@ def contradicts(ops, a, structure, lower):
     """Tell which matrices have entries that `structure` does not read and that contradict it.
 
     For a symmetric, Hermitian or positive definite matrix, one triangle is not read.  It must be zero, or the
-    mirror image of the other one up to 4 n eps times the largest entry.  For other structures, entries
-    outside of the triangle or the band must be zero.  A NaN that is not read never contradicts.
+    mirror image of the other one up to 4 n eps times the largest entry.  For a Hermitian or positive definite
+    matrix, the imaginary parts of the diagonal are not read either.  They must be zero up to 2 n eps times
+    the largest entry.  For other structures, entries outside of the triangle or the band must be zero.  A NaN
+    that is not read never contradicts.
 
     Parameters
     ----------
