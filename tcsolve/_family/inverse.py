@@ -50,9 +50,9 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     check_finite : bool
         Raise a ValueError if a holds NaN or Inf.
     assume_a : str, optional
-        The structure of A: 'gen', 'diagonal', 'upper triangular', 'lower triangular', 'sym', 'her', 'pos', or
-        one of the long names of the last three and of 'gen', as in `solve`.  For NumPy arrays, `assume_a` and
-        `lower` need SciPy 1.17 or later.
+        The structure of A: 'gen', 'diagonal', 'upper triangular', 'lower triangular', 'sym', 'her' or 'pos'.
+        The long names 'general', 'symmetric', 'hermitian' and 'positive definite' are accepted too.  For
+        NumPy arrays, `assume_a` and `lower` need SciPy 1.17 or later.
     lower : bool
         Whether 'sym', 'her' and 'pos' read the lower triangle.
 

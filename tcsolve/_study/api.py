@@ -81,8 +81,9 @@ def study(
     ------
     InputError
         An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read
-        or fetched, or a run that fails, raises nothing: its row has the reason.  But if none of the matrices
-        can be fetched, this error is raised, and nothing is run.
+        or fetched, or a run that fails, raises nothing: its row has the reason.  But if every matrix is
+        a name in the collection, with neither a pattern nor the filter ``group``, and none of them can be
+        fetched, this error is raised, and nothing is run.
     OSError
         The file `path` cannot be written, for instance because the disk is full.
 

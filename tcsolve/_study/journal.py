@@ -50,7 +50,7 @@ class Journal:
             raise InputError(f"study: {given} is a {kind}; the name of a file is needed")
         if not resume and path.is_file() and path.stat().st_size:
             raise InputError(
-                f"study: {given} has the rows of a study; resume it (resume=True, --resume), or choose "
+                f"study: {given} is not empty; resume its study (resume=True, --resume), or choose "
                 "another name"
             )
         file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)

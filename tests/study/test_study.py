@@ -491,7 +491,7 @@ def test_rows_are_kept_and_resuming_repeats_none(tmp_path):
 
     assert path.read_text().startswith(text) and len(more) == 12
     assert len({row["study"] for row in more.rows}) == 2
-    with pytest.raises(ValueError, match="has the rows of a study; resume it"):
+    with pytest.raises(ValueError, match="is not empty; resume its study"):
         quiet(FEW, PLANS, path=path)
 
 

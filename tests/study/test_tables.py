@@ -355,7 +355,7 @@ def test_the_command_runs_a_study_and_writes_all_it_is_asked_for(tmp_path, capsy
     assert (tmp_path / "again.csv").read_text() == tables[0].read_text()
     capsys.readouterr()
     assert cli.main(command) == 2
-    assert "has the rows of a study; resume it" in capsys.readouterr().err
+    assert "is not empty; resume its study" in capsys.readouterr().err
 
 
 def test_the_command_skips_with_a_warning_and_filters(tmp_path, capsys, monkeypatch):
