@@ -182,7 +182,8 @@ def load(
     ImportError
         A download is needed, but pooch is not installed.
     MemoryError
-        The dense matrix would exceed ``limit_bytes``.
+        The dense matrix would exceed ``limit_bytes``, or the variables of a MATLAB file would take more than
+        about twice as much when they are unpacked.
     TypeError
         ``dtype`` is none of the four, or is real although the matrix is complex.
     ValueError

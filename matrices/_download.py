@@ -20,7 +20,7 @@ __all__ = ["FetchError", "archive_of", "collection_rows", "open_archive", "recor
 COLLECTION_URL = "https://suitesparse-collection-website.herokuapp.com/MM"
 # The list of all matrices.
 LIST_URL = "https://sparse.tamu.edu/files/ssstats.csv"
-# Seconds before a connection that sends nothing is given up, and the pauses before another attempt.
+# A connection that sends nothing for TIMEOUT seconds is given up.  PAUSES are the seconds between attempts.
 TIMEOUT, PAUSES = 30.0, (1.0, 4.0)
 # The first columns of the list.  Above its rows are two lines: the number of matrices, and a date.
 COLUMNS = (

@@ -70,8 +70,8 @@ def index(folder=None):
     FileNotFoundError
         There is no folder, or no ``index.csv`` in it.
     ValueError
-        The file has no columns ``name`` and ``group``. Or a row has more or fewer cells than the first
-        line, or a cell that must be a number is not.
+        The file is not CSV in UTF-8, or has no columns ``name`` and ``group``. Or a row has more or fewer
+        cells than the first line, or a cell that must be a number is not.
     """
     path = _local_folder(folder) / "index.csv"
     try:
