@@ -43,7 +43,8 @@ In batched/:
   tcs_solve_cholesky, tcs_solve_block, solve and verify small systems and stacks in one launch
 - solve_team, solve_inverse: tcs_solve_team, tcs_solve_inverse, the same by an inverse in FP32; they leave
   some systems for solve_jordan or solve_block
-- solve_across: tcs_solve_across, eliminates each system on many multiprocessors
+- solve_across, solve_definite: tcs_solve_across, tcs_solve_definite, eliminate each system on many
+  multiprocessors
 - cholesky_squares: tcs_pack_squares, tcs_factor_square, tcs_finish_column, tcs_solve_squares, Cholesky
   factors of real matrices, each by many multiprocessors
 - measure_large: tcs_measure_large, norms and residuals of large systems, each by many multiprocessors
@@ -77,6 +78,7 @@ from tcsolve.kernels.system_shapes import (
     BLOCK_SHAPES,
     BLOCK_THREADS,
     CHOLESKY_SHAPES,
+    DEFINITE_THREADS,
     INVERSE_ARCH,
     JORDAN_ACROSS,
     TEAM_SHAPES,
@@ -297,6 +299,13 @@ KERNELS = {
             for number in _NUMBERS
             for defines in across_defines(1 + number["COMPLEX"])
         ),
+    ),
+    "solve_definite": KernelSpec(
+        ("tcs_solve_definite",),
+        tuple(
+            number | {"THREADS": DEFINITE_THREADS} for number in _NUMBERS if not number["COMPLEX"]
+        ),
+        min_arch=80,
     ),
     "cholesky_squares": KernelSpec(
         ("tcs_pack_squares", "tcs_factor_square", "tcs_finish_column", "tcs_solve_squares"),

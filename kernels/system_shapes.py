@@ -89,6 +89,9 @@ ACROSS_SHAPES = (
     ((128, 128, 8), (256, 256, 8), (384, 384, 8), (512, 256, 8), (768, 256, 8), (1024, 256, 8)),
 )
 ACROSS_BLOCKS = 2
+# Threads of a block, rows of a square, and largest number of bytes of static shared memory of
+# solve_definite.cu.
+DEFINITE_THREADS, DEFINITE_SIDE, DEFINITE_STATIC = 512, 16, 8 << 10
 
 
 class SolveShape(NamedTuple):
@@ -111,15 +114,18 @@ class SolveShape(NamedTuple):
 
 
 class AcrossShape(NamedTuple):
-    """A launch of solve_across.cu: macros, blocks of a system, threads of a block.
+    """A launch of solve_across.cu or solve_definite.cu: source, macros, blocks of a system, threads of each.
 
-    `room` is the memory of a system, in entries.  All systems together need one entry more.
+    `room` is the memory of a system, in entries.  All systems together need one entry more.  `shared` is the
+    dynamic shared memory of a block in bytes.
     """
 
+    name: str
     defines: dict
     blocks: int
     threads: int
     room: int
+    shared: int = 0
 
 
 def across_defines(parts):
@@ -130,23 +136,41 @@ def across_defines(parts):
     ]
 
 
-def across_shape(n, columns, dtype, *, arch, multiprocessors):
+def across_shape(n, columns, dtype, *, arch, multiprocessors, definite=False):
     """Return the `AcrossShape` for systems of n unknowns, or None.
 
     None: the device is not suited, or n or the number of columns is too large.
 
-    `columns` is the number of right-hand sides and random vectors of a system.
+    `columns` is the number of right-hand sides and random vectors of a system; `definite` tells whether the
+    matrices are positive definite.
     """
     if arch_number(arch) not in FAST_FP64:
         return None
+    most_blocks = ACROSS_BLOCKS * multiprocessors
+    if definite and _parts(dtype) == 1:
+        shape = _definite_shape(n, columns, arch)
+        if shape is not None:
+            return shape if shape.blocks <= most_blocks else None
     for defines in across_defines(_parts(dtype)):
         width, most = defines["COLUMNS"], defines["MOST"]
         blocks = -(-n // width) + -(-columns // width)
         if n <= most:
-            if blocks > ACROSS_BLOCKS * multiprocessors:
+            if blocks > most_blocks:
                 return None
-            return AcrossShape(defines, blocks, defines["THREADS"], (n + n % 2) * most)
+            room = (n + n % 2) * most
+            return AcrossShape("solve_across", defines, blocks, defines["THREADS"], room)
     return None
+
+
+def _definite_shape(n, columns, arch):
+    """Return the `AcrossShape` of solve_definite.cu; None if a column of squares is too large for a block."""
+    squares, sides = -(-n // DEFINITE_SIDE), -(-columns // DEFINITE_SIDE)
+    shared = squares * DEFINITE_SIDE**2 * 8
+    large = has_large_memory(arch_number(arch))
+    if shared + DEFINITE_STATIC > (LARGEST_SHARED_BYTES if large else shared_bytes(arch)):
+        return None
+    defines, room = {"THREADS": DEFINITE_THREADS}, (squares * DEFINITE_SIDE) ** 2 + 2
+    return AcrossShape("solve_definite", defines, squares + sides, DEFINITE_THREADS, room, shared)
 
 
 def jordan_shapes(parts, banded):

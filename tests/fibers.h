@@ -181,6 +181,7 @@ template <typename T> T largest(const std::vector<uint64_t>& all) {
 
 inline void __syncthreads() { on_cpu::meet_block(0); }
 inline int __syncthreads_or(int v) { return on_cpu::largest<int>(on_cpu::meet_block(int(v != 0))); }
+inline void __threadfence() {}  // threads take turns, and see each other's writes at once
 inline void __syncwarp() { on_cpu::meet_warp(0); }
 template <typename T> T __shfl_sync(unsigned, T v, int lane) {
     return on_cpu::taken<T>(on_cpu::meet_warp(v)[lane % on_cpu::LANES]);
@@ -220,6 +221,14 @@ inline void finish_copies() {
         memset(copy.to, 0, copy.all), memcpy(copy.to, copy.from, copy.read);
     }
     fibers[threadIdx.x].copies.clear();
+}
+
+// Loads or stores of neighbouring words in global memory: one array and the address of another object.
+template <size_t WORDS, typename To> void copy_words(To* to, const unsigned long long (&word)[WORDS]) {
+    memcpy((void*)to, word, sizeof word);
+}
+template <size_t WORDS, typename From> void copy_words(unsigned long long (&word)[WORDS], const From* from) {
+    memcpy(word, (const void*)from, sizeof word);
 }
 
 inline float reciprocal_instruction(float v) {

@@ -28,6 +28,8 @@ INSTRUCTIONS = {
     "mma.sync.aligned.m8n8k4.row.col.f64": "on_cpu::fp64_product(c0, c1, a, b);",
     "cp.async.ca.shared.global [%0], [%1], %2, %3;": "on_cpu::start_copy(to, from, BYTES, bytes);",
     "cp.async.ca": "on_cpu::start_copy(to, from, BYTES, BYTES);",
+    "ld.volatile.global": "on_cpu::copy_words(word, from);",
+    "st.volatile.global": "on_cpu::copy_words(to, word);",
     "cp.async.wait_all": "on_cpu::finish_copies();",
 }
 OPTIONS = ("-std=c++17", "-O1", "-shared", "-fPIC", "-w", "-fpermissive", "-ffp-contract=off")

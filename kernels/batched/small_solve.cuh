@@ -85,9 +85,15 @@ __device__ __noinline__ Number reciprocal(Number v) {
     return {q * d, -d};
 }
 
-__device__ __forceinline__ double fast_reciprocal(double v) {
+// 1 / v to about 20 bits.
+__device__ __forceinline__ double rough_reciprocal(double v) {
     double y;
     asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
+    return y;
+}
+
+__device__ __forceinline__ double fast_reciprocal(double v) {
+    double y = rough_reciprocal(v);
     y = fma(y, fma(-v, y, 1.0), y);
     return fma(y, fma(-v, y, 1.0), y);
 }
@@ -111,9 +117,6 @@ __device__ __forceinline__ unsigned key_of(Number v, unsigned low) {
     const double size = COMPLEX ? fabs(v.re) + fabs(v.im) : v.re;
     return min(unsigned(__double2hiint(size)) & 0x7fffffffu, INFINITE) / KEY_ROWS * KEY_ROWS + low;
 }
-
-// The larger of two numbers, in one comparison; v if one of them is NaN.
-__device__ __forceinline__ double plain_larger(double u, double v) { return u > v ? u : v; }
 
 __device__ __forceinline__ unsigned larger_key(unsigned u, unsigned v) { return max(u, v); }
 

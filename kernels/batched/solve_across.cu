@@ -16,8 +16,7 @@
 // rows of earlier pivots are updated too, the right-hand sides become the solutions times the pivots, without a back
 // substitution.  Rows are not moved.
 //
-// Before a number in `room` is written, all its bits are ones.  Afterwards the upper 32 bits of its real part, and of
-// its imaginary part, are not all ones, so no flags are needed.  A block takes its columns when it starts, and waits
+// The blocks need no flags (sent_words.cuh).  A block takes its columns when it starts, and waits
 // only for blocks of the same system with columns to the left, which have started before.  So some block can always go
 // on, also if the device has no room for all of them.  The first blocks of all systems start first, then their second
 // blocks, and so on.  In this order, when a block of a long stack starts, the blocks to its left have mostly ended.
@@ -27,6 +26,7 @@
 // Defines T_A, COMPLEX, MOST, THREADS, COLUMNS.
 // Rounding: FP64, with multiplications by reciprocals of the pivots.
 
+#include "batched/sent_words.cuh"
 #include "batched/small_solve.cuh"
 #include "common/reduce.cuh"
 
@@ -35,55 +35,25 @@ constexpr unsigned KEY_ROWS = 2048;  // more than MOST, so that `low` of a row t
 constexpr int AHEAD = 4;  // steps whose multipliers are loaded at the same time
 static_assert(MOST % THREADS == 0 && MOST < int(KEY_ROWS) && COLUMNS % 4 == 0 && WARPS % 4 == 0, "shape");
 
-using Bits = unsigned long long;
-
 // A number that blocks send to each other: the multiplier of a row, or, for the pivot row, the reciprocal of the pivot.
 // The last bit of the first part tells which.  So a multiplier loses its last bit, in all blocks alike.
 struct Sent {
-    Bits part[PARTS];
+    Words<PARTS> part;
 
     static constexpr Bits OF_PIVOT = 1, BROKEN = 0x7ff8000100000000ull | OF_PIVOT;
 
-    // Whether a number that was read from memory has been written: then no part has an upper half of ones only.  Such a
-    // part would be a NaN.
-    __device__ __forceinline__ bool is_there() const {
-        return unsigned(part[0] >> 32) != ~0u && unsigned(part[PARTS - 1] >> 32) != ~0u;
-    }
-    __device__ __forceinline__ bool is_of_pivot() const { return part[0] & OF_PIVOT; }
+    __device__ __forceinline__ bool is_of_pivot() const { return part.word[0] & OF_PIVOT; }
     __device__ __forceinline__ Number value() const {
-        return {__longlong_as_double(part[0]), COMPLEX ? __longlong_as_double(part[PARTS - 1]) : 0.0};
+        return {part.number(0), COMPLEX ? part.number(PARTS - 1) : 0.0};
     }
 
     __device__ __forceinline__ void set_multiplier(Number v) {
-        part[0] = Bits(__double_as_longlong(v.re)) & ~OF_PIVOT;
-        if (COMPLEX) part[PARTS - 1] = Bits(__double_as_longlong(v.im));
+        part.set(0, v.re), part.word[0] &= ~OF_PIVOT;
+        if (COMPLEX) part.set(PARTS - 1, v.im);
     }
     __device__ __forceinline__ void set_of_pivot(Number inverse, bool broken) {
         set_multiplier(inverse);
-        part[0] = broken ? BROKEN : part[0] | OF_PIVOT;
-    }
-    // Replaces a NaN that other blocks would take for a number that is not written yet.
-    __device__ __forceinline__ void make_seen() {
-        #pragma unroll
-        for (int p = 0; p < PARTS; ++p) if (unsigned(part[p] >> 32) == ~0u) part[p] -= Bits(1) << 32;
-    }
-
-    // Volatile, so that other blocks see what is written and the compiler does not keep what was read.
-    __device__ __forceinline__ void look_at(const Sent* from) {
-        if (COMPLEX) {
-            asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"
-                         : "=l"(part[0]), "=l"(part[PARTS - 1]) : "l"(from) : "memory");
-        } else {
-            asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(part[0]) : "l"(from) : "memory");
-        }
-    }
-    __device__ __forceinline__ void write(Sent* to) const {
-        if (COMPLEX) {
-            asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};"
-                         :: "l"(to), "l"(part[0]), "l"(part[PARTS - 1]) : "memory");
-        } else {
-            asm volatile("st.volatile.global.u64 [%0], %1;" :: "l"(to), "l"(part[0]) : "memory");
-        }
+        part.word[0] = broken ? BROKEN : part.word[0] | OF_PIVOT;
     }
 };
 
@@ -93,26 +63,26 @@ struct Step {
 
     __device__ __forceinline__ void look_at(const Sent* sent, int j) {
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) l[r].look_at(sent + j * MOST + THREADS * r + threadIdx.x);
+        for (int r = 0; r < ROWS; ++r) l[r].part.look_at(&sent[j * MOST + THREADS * r + threadIdx.x].part);
     }
     __device__ __forceinline__ void write(Sent* sent, int j) {
         if (!is_there()) {
             #pragma unroll
-            for (int r = 0; r < ROWS; ++r) l[r].make_seen();
+            for (int r = 0; r < ROWS; ++r) l[r].part.make_seen();
         }
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) l[r].write(sent + j * MOST + THREADS * r + threadIdx.x);
+        for (int r = 0; r < ROWS; ++r) l[r].part.write(&sent[j * MOST + THREADS * r + threadIdx.x].part);
     }
     __device__ __forceinline__ bool is_there() const {
         bool all = true;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) all = all && l[r].is_there();
+        for (int r = 0; r < ROWS; ++r) all = all && l[r].part.are_there();
         return all;
     }
     __device__ __forceinline__ bool has_pivot() const {
         Bits any = 0;
         #pragma unroll
-        for (int r = 0; r < ROWS; ++r) any |= l[r].part[0];
+        for (int r = 0; r < ROWS; ++r) any |= l[r].part.word[0];
         return any & Sent::OF_PIVOT;
     }
 };
@@ -167,7 +137,7 @@ struct Rows {
             if (!of.l[r].is_of_pivot()) continue;
             publish<COLUMNS>(r, to), save(l, before.l[r].value());
             mask[r] = low[r] = 0, step[r] = j, inverse[r] = of.l[r].value();
-            if (of.l[r].part[0] == Sent::BROKEN) atomicMin(&broken, j);
+            if (of.l[r].part.word[0] == Sent::BROKEN) atomicMin(&broken, j);
             of.l[r].set_multiplier({0.0, 0.0});
         }
     }
@@ -244,7 +214,7 @@ struct Rows {
                     const Number v = at[r][0];
                     // A NaN does not count as a broken pivot: it comes from A, or from an earlier pivot whose
                     // reciprocal is not finite.
-                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(v, kind) && v.re == v.re);
+                    if (keys[r] == best) of_step.l[r].set_of_pivot(scale, is_broken(v, kind));
                 }
             }
             of_step.write(sent, j);

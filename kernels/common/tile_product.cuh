@@ -31,3 +31,25 @@ __device__ __forceinline__ void add_tile_product(double& c0, double& c1, double 
     c0 = c.x, c1 = c.y;
 }
 #endif
+
+// add_long_product adds A B to c for A 16 x 16 and B 16 x 8.  Lane i has a[2 s + h] = A[i / 4 + 8 h][4 s + i % 4],
+// b[s] = B[4 s + i % 4][i / 4], and c[2 h], c[2 h + 1] = C[i / 4 + 8 h][2 (i % 4)] and its right neighbour.
+#if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void add_long_product(double (&c)[4], const double (&a)[8], const double (&b)[4]) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64 {%0, %1, %2, %3}, {%4, %5, %6, %7, %8, %9, %10, %11}, "
+        "{%12, %13, %14, %15}, {%0, %1, %2, %3};"
+        : "+d"(c[0]), "+d"(c[1]), "+d"(c[2]), "+d"(c[3])
+        : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(a[4]), "d"(a[5]), "d"(a[6]), "d"(a[7]),
+          "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3])
+    );
+}
+#else
+__device__ __forceinline__ void add_long_product(double (&c)[4], const double (&a)[8], const double (&b)[4]) {
+    #pragma unroll
+    for (int s = 0; s < 4; ++s) {
+        #pragma unroll
+        for (int h = 0; h < 2; ++h) add_tile_product(c[2 * h], c[2 * h + 1], a[2 * s + h], b[s]);
+    }
+}
+#endif

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from bounds import residual_error
 from launches_on_cpu import launch, steps
-from tcsolve.kernels.system_shapes import solve_shape
+from tcsolve.kernels.system_shapes import across_shape, solve_shape
 
 from tcsolve._refine import stopping
 
@@ -261,3 +261,55 @@ def test_other_kernels_solve_and_verify(folder, name, dtype, n, k, kind):
         a = a + np.swapaxes(np.triu(a, 1), 1, 2)
     check(a, b, x, board)
     assert not board[8].any()
+
+
+def eliminated(folder, a, b, probes=2, seed=0):
+    """Return (info, y) of solve_definite.cu."""
+    (m, n, k), chip = b.shape, {"arch": "sm_90a", "multiprocessors": 132}
+    shape = across_shape(n, k + probes, a.dtype, definite=True, **chip)
+    y, info = np.full((m, k + probes, n), np.nan), np.full(m, -7, np.int32)
+    room = np.full(m * shape.room + 1, -1, np.int64)
+    args = (y, info, room, *steps(a), *steps(b), m, n, k, probes)
+    macros = {"T_A": "float" if a.dtype.char == "f" else "double", "COMPLEX": 0} | shape.defines
+    launch(folder, shape.name, m * shape.blocks, shape.threads, args, macros, seed=seed)
+    return info, y
+
+
+def definite_stack(dtype, m, n, k):
+    a, b = stack("d", m, n, k)
+    a = (a @ a.swapaxes(1, 2) / n + 0.1 * np.eye(n)).astype(dtype)
+    return (a + a.swapaxes(1, 2)) / 2, b.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", "fd")
+@pytest.mark.parametrize("n, k", [(1, 1), (2, 17), (15, 3), (16, 30), (17, 1), (33, 16), (65, 2)])
+def test_squares_of_definite_systems_are_eliminated(folder, n, k, dtype):
+    a, b = definite_stack(dtype, 3, n, k)
+    info, y = eliminated(folder, a, b, seed=n)
+
+    x, given = y[:, :k].swapaxes(1, 2), a.astype(np.float64)
+    rest = np.abs(b - given @ x).max(axis=(1, 2))
+    size = np.abs(given).sum(axis=2).max(axis=1) * np.abs(x).max(axis=(1, 2))
+    assert not info.any() and (rest <= 4 * np.sqrt(n) * 2.0**-53 * size).all()
+    assert 0.1 <= np.linalg.norm(given @ y[:, k:].swapaxes(1, 2)) / np.sqrt(6 * n) <= 1.74
+    turned = np.asfortranarray(a[1:2].transpose(1, 2, 0)).transpose(2, 0, 1)
+    for seed, matrix in ((1, a[1:2]), (2, turned)):  # the same bits, alone and with other strides
+        _, alone = eliminated(folder, matrix, b[1:2, :, -1:], seed=seed)
+        assert alone[0, 0].tobytes() == y[1, k - 1].tobytes()
+
+
+@pytest.mark.parametrize("step", [0, 15, 16, 40, 63])
+def test_the_first_row_without_a_positive_pivot_is_told(folder, step):
+    a, b = definite_stack("d", 3, 64, 1)
+    a[1, step, step] *= -1
+    info, y = eliminated(folder, a, b)
+    assert info.tolist() == [0, step + 1, 0] and np.isfinite(y[::2]).all()
+
+
+@pytest.mark.parametrize("bits", [0x7FF8000000000000, 0xFFFFFFFFFFFFFFFF, 0x7FF0000000000000])
+@pytest.mark.parametrize("where", [(0, 0), (3, 40), (49, 49)])
+def test_nan_and_inf_stay_in_their_definite_system(folder, where, bits):
+    a, b = definite_stack("d", 3, 50, 1)
+    a.view(np.uint64)[(1, *where)] = bits
+    info, y = eliminated(folder, a, b)
+    assert info[0] == info[2] == 0 and np.isfinite(y[::2]).all() and not np.isfinite(y[1]).all()

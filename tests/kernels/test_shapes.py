@@ -39,8 +39,14 @@ def test_arch_number(arch, number):
     assert arch_number(arch) == number
 
 
-def test_every_kernel_but_four_runs_from_turing_on():
-    later = {"cholesky_squares": 80, "solve_inverse": 80, "split_once": 90, "gemm_wgmma": 90}
+def test_every_kernel_but_five_runs_from_turing_on():
+    later = {
+        "cholesky_squares": 80,
+        "solve_inverse": 80,
+        "solve_definite": 80,
+        "split_once": 90,
+        "gemm_wgmma": 90,
+    }
     for name in KERNELS:
         for arch in ("sm_75", "sm_80", "sm_89"):
             assert compiler.supported(name, arch) == (arch_number(arch) >= later.get(name, 75))
@@ -531,11 +537,34 @@ def test_one_system_is_shared_out_among_blocks_where_fp64_is_fast(arch, dtype):
         assert (shape is None) == (blocks > 264)
         if shape:
             used.add(frozenset((number | shape.defines).items()))
+            assert shape.name == "solve_across" and shape.shared == 0
             assert shape.blocks == blocks and n <= shape.defines["MOST"]
             assert shape.room == (n + n % 2) * shape.defines["MOST"]
     shapes = 6 if dtype.kind == "c" else 7
     assert used <= known and len(used) == (shapes if arch in ("sm_80", "sm_90a", "sm_100a") else 0)
     assert across_shape(1024, 3, dtype, arch=arch, multiprocessors=30) is None
+
+
+@pytest.mark.parametrize("arch, most", [("sm_75", 0), ("sm_80", 728), ("sm_90a", 1752)])
+@pytest.mark.parametrize("dtype", "fd")
+def test_definite_systems_have_a_kernel_of_their_own_where_it_fits(arch, most, dtype):
+    chip = {"arch": arch, "multiprocessors": 132}
+    for n, columns in itertools.product(range(1, 1600), (3, 18, 2500)):
+        shape = across_shape(n, columns, np.dtype(dtype), definite=True, **chip)
+        squares = -(-n // 16)
+        if 16 * squares > most:
+            assert shape == across_shape(n, columns, np.dtype(dtype), **chip)
+            continue
+        blocks = squares + -(-columns // 16)
+        assert (shape is None) == (blocks > 264)
+        if shape:
+            known = {"T_A": "float" if dtype == "f" else "double", "COMPLEX": 0} | shape.defines
+            assert known in KERNELS["solve_definite"].variants_for(arch)
+            assert shape.name == "solve_definite" and shape.blocks == blocks
+            assert shape.room == (16 * squares) ** 2 + 2
+            assert shape.shared + 8192 <= (227 << 10 if arch == "sm_90a" else 99 << 10)
+    complex_shape = across_shape(100, 3, np.dtype("D"), definite=True, **chip)
+    assert complex_shape == across_shape(100, 3, np.dtype("D"), **chip)
 
 
 @pytest.mark.parametrize("period", [1, 2, 3, 7])

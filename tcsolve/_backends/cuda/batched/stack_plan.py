@@ -59,5 +59,5 @@ def _work_bytes(dtype, kind, shape, alone=False):
     if not alone and suits_squares(dtype, kind, n, columns):
         return bytes_of_squares(m, n) - factors
     if eliminates(dtype, kind, m, n, columns):
-        return elimination_bytes(dtype, m, n, columns) - factors
+        return elimination_bytes(dtype, kind, m, n, columns) - factors
     return complex_columns.bytes_in_planes(dtype, kind, n, columns) if m == 1 else 0
