@@ -58,7 +58,8 @@ class Plan:
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float
         Classical refinement continues while each step multiplies the backward error by at most this
-        number, and FGMRES, GMRES and CG while each cycle does.  0.5 is the value in LAPACK's xGERFS [1]_.
+        number, and FGMRES, GMRES and CG while each cycle does; but see `inner_tol` for GMRES.  0.5 is the
+        value in LAPACK's xGERFS [1]_.
     method : {'auto', 'ir', 'fgmres', 'gmres', 'cg'}
         'ir': classical refinement alone.  'fgmres': FGMRES from the first x on.  'auto': classical refinement
         while it contracts, then FGMRES (GMRES if products are in double-double).  'gmres': GMRES with left

@@ -86,9 +86,16 @@ def main(argv=None):
 class _Parser(argparse.ArgumentParser):
     """An argument parser that raises an InputError, so that every mistake is reported in one line."""
 
+    def parse_args(self, args=None, namespace=None):
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            message = f"unrecognized arguments: {' '.join(unknown)}"
+            if found.run is _solve and not any(text.startswith("-") for text in unknown):
+                message += " (b must follow A directly, before the options)"
+            raise InputError(f"{message}; see {self.prog} {found.command} --help")
+        return found
+
     def error(self, message):
-        if message.startswith("unrecognized arguments") and " -" not in message:
-            message += " (b of 'tcsolve solve' must follow A directly, before the options)"
         raise InputError(f"{message}; see {self.prog} --help")
 
 
@@ -102,7 +109,7 @@ def _parser():
     parser.add_argument(
         "--version", action="version", version=importlib.metadata.version("tcsolve")
     )
-    commands = parser.add_subparsers(required=True, metavar="command")
+    commands = parser.add_subparsers(required=True, metavar="command", dest="command")
 
     # The parser of Python 3.11 and 3.12 finds b only directly after A.
     usage = "%(prog)s A [b] [options]"
