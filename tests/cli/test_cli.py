@@ -294,7 +294,10 @@ def test_a_file_is_overwritten_only_by_force(tmp_path, refusal, option, name):
         ([*GAUSS, "--assume-a", "round"], "invalid choice: 'round'"),
         ([*GAUSS, "--rhs", "twos"], "invalid choice: 'twos'"),
         ([*GAUSS, "--frobnicate"], "unrecognized"),
-        ([*GAUSS, "b.mtx"], "b.mtx (b must follow A directly, before the options); see tcsolve solve"),
+        (
+            [*GAUSS, "b.mtx"],
+            "b.mtx (b must follow A directly, before the options); see tcsolve solve",
+        ),
         (["list", "b.mtx"], "unrecognized arguments: b.mtx; see tcsolve list --help"),
         ([*GAUSS[:1], "gen:gauss", "b.mtx", "--rhs", "ones"], "b is given twice"),
         (["solve", "gen:gauss", "missing.mtx"], "there is no file missing.mtx"),
