@@ -44,6 +44,7 @@
 #include "batched/reading.cuh"
 #include "common/async_copy.cuh"
 #include "common/probe.cuh"
+#include "common/reciprocal.cuh"
 #include "common/sum.cuh"
 
 // Right-hand sides: b, then random vectors.  With one vector, `near` has to be larger than with two.
@@ -83,19 +84,6 @@ __device__ __noinline__ Number reciprocal(Number v) {
     }
     const double q = v.re / v.im, d = 1.0 / fma(v.re, q, v.im);
     return {q * d, -d};
-}
-
-// 1 / v to about 20 bits.
-__device__ __forceinline__ double rough_reciprocal(double v) {
-    double y;
-    asm("rcp.approx.ftz.f64 %0, %1;" : "=d"(y) : "d"(v));
-    return y;
-}
-
-__device__ __forceinline__ double fast_reciprocal(double v) {
-    double y = rough_reciprocal(v);
-    y = fma(y, fma(-v, y, 1.0), y);
-    return fma(y, fma(-v, y, 1.0), y);
 }
 
 // 1 / v to about the last bit.  If v is real, and v or 1 / v is subnormal, the result is zero or not finite, and x
