@@ -48,6 +48,9 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 # for full matrices, while the library takes fewer; and for a single real triangle in FP64 there are other
 # kernels.
 MOST_ALONE, MOST_BY_BLOCK = {"general": 96, "positive definite": 216}, 64
+# A single positive definite system with more than FEW_SIDES right-hand sides is not solved by
+# solve_cholesky.cu if it has more than MOST_WITH_SIDES unknowns.
+FEW_SIDES, MOST_WITH_SIDES = 8, 112
 MOST_ALONE_COMPLEX = {"general": 64, "positive definite": 64}
 MOST_TOGETHER = {"general": 640, "positive definite": 216}
 MOST_TOGETHER_COMPLEX = {"general": 640, "positive definite": 512}
@@ -68,6 +71,8 @@ def launch_bytes(shape, dtype, kind, band, alone):
         return None
     by_block = kind == "positive definite" and taken.name == "solve_block" and not taken.before
     if n > most or alone and by_block and n > MOST_BY_BLOCK:
+        return None
+    if alone and taken.name == "solve_cholesky" and k > FEW_SIDES and n > MOST_WITH_SIDES:
         return None
     flags = m if taken.before else 0
     return taken.work * np.result_type(dtype, np.float64).itemsize + flags

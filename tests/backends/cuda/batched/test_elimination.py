@@ -60,22 +60,39 @@ def test_solutions_have_small_residuals(cupy, elimination, n, kind, dtype):
     require_backward_stable(a[0], y[0], np.hstack([b[0], probes]))
 
 
+@pytest.mark.parametrize("n, k", [(1537, 1), (1744, 14), (1744, 40)])
+def test_real_definite_systems_are_eliminated_as_far_as_they_fit(cupy, elimination, n, k):
+    kind = "positive definite"
+    if not elimination.eliminates(np.dtype("d"), kind, 1, n, k + 2):
+        skip_on_other_chips("a block has less than 227 KB of shared memory")
+    a, b = matrices(kind, "d", 1, n), right_hand_sides("d", 1, n, k)
+
+    info, y = solved(cupy, elimination, a, kind, b)
+    found = tcsolve.solve_ex(cupy.asarray(a[0]), cupy.asarray(b[0]), assume_a="pos")
+
+    assert info == 0 and found.status is Status.CONVERGED
+    require_backward_stable(a[0], y[0, :k], b[0])
+    assert cupy.array_equal(found.x.T, cupy.asarray(y[0, :k]))
+
+
 @pytest.mark.parametrize("how", ["turned", "gaps"])
 @pytest.mark.parametrize("dtype", "fdFD")
 def test_strides_do_not_change_the_bits(cupy, elimination, how, dtype):
-    a, b = matrices("general", dtype, 1, 150), right_hand_sides(dtype, 1, 150, 3)
-    plain = solved(cupy, elimination, a, "general", b)
-    args = strided(cupy, a, how), "general", strided(cupy, b, how)
-    assert plain[1].tobytes() == solved(cupy, elimination, *args)[1].tobytes()
+    for kind in KINDS:
+        a, b = matrices(kind, dtype, 1, 150), right_hand_sides(dtype, 1, 150, 3)
+        plain = solved(cupy, elimination, a, kind, b)
+        args = strided(cupy, a, how), kind, strided(cupy, b, how)
+        assert plain[1].tobytes() == solved(cupy, elimination, *args)[1].tobytes()
 
 
 @pytest.mark.parametrize("dtype, columns", [("d", 800), ("D", 300)])
 def test_a_solution_has_the_same_bits_beside_many_others(cupy, elimination, dtype, columns):
-    a, b = matrices("general", dtype, 1, 301), right_hand_sides(dtype, 1, 301, columns)
-    _, y = solved(cupy, elimination, a, "general", b)
-    for c in (0, 1, columns - 1):
-        _, alone = solved(cupy, elimination, a, "general", b[:, :, c : c + 1])
-        assert alone[0, 0].tobytes() == y[0, c].tobytes()
+    for kind in KINDS:
+        a, b = matrices(kind, dtype, 1, 301), right_hand_sides(dtype, 1, 301, columns)
+        _, y = solved(cupy, elimination, a, kind, b)
+        for c in (0, 1, columns - 1):
+            _, alone = solved(cupy, elimination, a, kind, b[:, :, c : c + 1])
+            assert alone[0, 0].tobytes() == y[0, c].tobytes()
 
 
 @pytest.mark.parametrize("dtype", "fdFD")
