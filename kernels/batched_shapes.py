@@ -16,10 +16,10 @@ from tcsolve.kernels.arch import (
 LARGEST_BATCHED = 64
 BATCHED_BYTES = 8 << 10
 BATCHED_REGISTERS = 72
-# If the 16-bit operands of a product have LARGE_OPERANDS bytes or more, fewer resident blocks are faster.
-# Then a launch takes more shared memory than it needs, so that only as many blocks are resident as together
-# need USED_BYTES or less.  On an H200, 32768 products of 64 x 64 matrices in FP16 take 185.5 instead of
-# 186.5 us, and 256.5 instead of 259.7 us with FP32 results.
+# On devices with large shared memory, fewer resident blocks are faster if each computes one product whose
+# 16-bit operands have LARGE_OPERANDS bytes or more.  Then a launch takes more shared memory than it needs, so
+# that only as many blocks are resident as together need USED_BYTES or less.  On an H200, 32768 products of
+# 64 x 64 matrices in FP16 take 185.5 instead of 186.5 us, and 256.5 instead of 259.7 us with FP32 results.
 LARGE_OPERANDS, USED_BYTES = 16 << 10, 164 << 10
 IN_BYTES = {"fp16": 2, "bf16": 2, "tf32": 4, "float": 4, "int8": 1}
 # Bytes of an entry of the result, by its kind (gemm.cuh).
@@ -179,7 +179,7 @@ def batched_shape_of(batched, height, count, stages, warps=4, **how):
 
 
 def _height(batched):
-    """Return how many strips a warp multiplies with the same part of B; one if ldmatrix loads B cheaply."""
+    """Return how many strips a warp multiplies with the same part of B; one if ldmatrix can load B."""
     if batched.in_blocks(batched.operands[1]):
         return 1
     slices = -(-batched.size_k // (32 // IN_BYTES[batched.t_low]))

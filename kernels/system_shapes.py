@@ -80,9 +80,9 @@ TOLD = 256
 # Largest number of bytes of static shared memory of solve_inverse.cu, solve_jordan.cu, solve_block.cu and
 # solve_cholesky.cu.
 STATIC = 1024
-# (largest number of rows, threads, columns of a block) of solve_across.cu, for real and for complex matrices;
-# and the largest number of blocks for each multiprocessor.  Where the rate in FP64 is low, the libraries are
-# faster.
+# (largest number of rows, threads, columns of a block) of solve_across.cu, for real and for complex matrices.
+# A system may have at most ACROSS_BLOCKS blocks for each multiprocessor, also in solve_definite.cu.  Where
+# the rate in FP64 is low, the libraries are faster.
 ACROSS_SHAPES = (
     ((128, 128, 16), (256, 256, 16), (384, 384, 16), (512, 256, 16), (768, 256, 16))
     + ((1024, 256, 16), (1536, 256, 8)),
@@ -98,8 +98,9 @@ class SolveShape(NamedTuple):
     """A launch that solves small systems: source, macros, blocks, threads of a block, shared memory.
 
     `probes` is the number of random vectors.  `work` is the number of entries of the memory for factors, in
-    FP64 or complex128; 0 if there is none.  `share` is the number of right-hand sides of a block.  `before`
-    is a launch that solves most systems, and leaves the others for this one.
+    FP64 or complex128; 0 if there is none.  `share` is the number of right-hand sides of a block of
+    solve_jordan.cu; 0 for the other kernels.  `before` is a launch that solves most systems, and leaves the
+    others for this one.
     """
 
     name: str
@@ -305,7 +306,10 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
 
 
 def inverse_defines(char, banded):
-    """Return the macros of solve_inverse.cu for each shape: the first one for each largest number of rows."""
+    """Return the macros of solve_inverse.cu: one set for each largest number of rows, of its first shape.
+
+    With `banded`, shapes with several chunks are left out.
+    """
     found = {}
     for most, high, chunk, resident in INVERSE_SHAPES[char]:
         if chunk == most or not banded:

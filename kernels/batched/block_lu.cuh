@@ -13,8 +13,8 @@
 //
 // The number of rows is a multiple of PANEL here; the caller appends an identity.
 //
-// The file that includes this one defines COMPLEX, WIDTH (of a block column, a multiple of 8 that divides THREADS),
-// THREADS, MOST (largest number of rows; a thread has MOST / THREADS of them, rounded up).
+// The file that includes this one defines WIDTH (of a block column, a multiple of 8 that divides THREADS), THREADS,
+// MOST (largest number of rows; a thread has MOST / THREADS of them, rounded up), and the macros of small_solve.cuh.
 #pragma once
 
 #include "batched/small_solve.cuh"

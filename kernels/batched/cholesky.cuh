@@ -53,7 +53,8 @@ __device__ __forceinline__ double inverse_root(double v) {
     return fma(rest * y, fma(0.375, rest, 0.5), y);  // leaves a relative error of the order of rest^3
 }
 
-// Right-hand sides are rows of tiles below the matrix; the factorization solves with L for them.
+// Right-hand sides are further rows below the matrix, eight in a row of tiles; the factorization solves with L for
+// them.
 //
 // Of a block of WARPS warps, warp w has the rows of tiles w, w + WARPS, ...  Step p makes column p of L.  There is one
 // barrier for each step: before it, the warp with row p has made the inverse of the diagonal tile of L, which takes the

@@ -136,7 +136,8 @@ struct Step {
     Halves g[HIGH][PARTS][4], minus[HIGH][4];
     float tile[PARTS][2 * RUNS];  // the numbers of G that become those of the last tile
 
-    // pivot[run] is the number of the pivot of this panel that is in a row; in other rows it is not in 0 to 7.
+    // If row_of(run) has a pivot of this panel, pivot[run] is the number of this pivot, 0 to 7.  Otherwise it is below
+    // 0 or above 7.
     __device__ __forceinline__ Step(const Room& room, const int (&pivot)[RUNS]) {
         const int q = threadIdx.x % 4;
         #pragma unroll

@@ -3,8 +3,8 @@
 // A block takes COUNT consecutive products at a time, and copies their operands to shared memory STAGES - 1 steps
 // ahead, as one run of bytes if the matrices are contiguous.  A warp multiplies HEIGHT strips of 16 rows of a product
 // on the tensor cores; the entries of B that it loads and rounds serve all of them.  Products of at most 8 rows and 4
-// words of k are computed two at a time, as [A 0; 0 A'] [B; B'].  Sizes are macros, so that indices need no division at
-// run time.
+// words of k are computed two at a time: those of FP32 operands as [A 0; 0 A'] [B; B'], others one after the other
+// (multiply_two).  Sizes are macros, so that indices need no division at run time.
 //
 //   a, b   STORE_A 0: A[s]_iq is a[s batch_a + i row_a + q col_a], any strides.  1: the matrices lie one behind the
 //          other, rows contiguous, as op(A) (TRANS_A 0) or its transpose (1); strides are not read.  2: one matrix for

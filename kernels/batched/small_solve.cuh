@@ -1,6 +1,6 @@
 // What solve_thread.cu, solve_team.cu, solve_inverse.cu, solve_jordan.cu, solve_cholesky.cu and solve_block.cu share:
-// arguments, kinds of matrices, arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu has
-// only the kinds and the arithmetic in common with them.
+// arguments, kinds of matrices, arithmetic.  Each solves and verifies small systems in one launch.  solve_across.cu and
+// solve_definite.cu have only the kinds and the arithmetic in common with them.
 //
 //   x      T_A (or pairs) [count][n]: the answers.
 //   a      count matrices n x n, entry (s, i, j) at s a_step + i a_row + j a_col; b likewise, (s, i) at s b_step + i

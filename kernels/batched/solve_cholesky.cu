@@ -6,7 +6,7 @@
 //   x        [count][n][k].
 //   board    its last rows are k rows max |b - A x|, then k rows max |x|.
 //
-// cholesky.cuh describes the factors.  Right-hand sides and random vectors are rows of tiles below the matrix.
+// cholesky.cuh describes the factors.  Right-hand sides and random vectors are further rows below the matrix.
 //
 // Grid: any number of blocks, of THREADS threads.  Shared memory: see `Room`.
 // Defines T_A, COMPLEX (0), BANDED (1), THREADS, RESIDENT (blocks on a multiprocessor).

@@ -261,7 +261,8 @@ struct Columns {
 __device__ __forceinline__ void update_urgent(const Panels& panels, const Columns& columns, Shared& shared) {
     Square square;
     if (columns.own > 0) {
-        // This inverse is not used.  All blocks wait for the next one, and then its instructions are in the cache.
+        // This inverse is not used.  It brings the instructions into the cache for the inverse at the end, for which
+        // all blocks wait.
         square.load(columns.square(columns.own));
         square.invert(shared.cross);
         square.save_columns(shared.rows, 1.0);
