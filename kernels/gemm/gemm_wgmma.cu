@@ -104,8 +104,9 @@ struct Shared {
     }
 };
 
-// Which tiles a cluster computes, each DOWN BLOCK_M high and ACROSS BLOCK_N wide.  32 bits are enough for 2^22 rows and
-// columns.  A division of 64 bits calls a subroutine, for which the feeding warpgroup has not enough registers.
+// Which tiles a cluster computes.  Here a tile has DOWN * BLOCK_M rows and ACROSS * BLOCK_N columns, a part for each
+// block.  32 bits are enough for 2^22 rows and columns.  A division of 64 bits calls a subroutine, for which the
+// feeding warpgroup has not enough registers.
 struct Schedule {
     TileOrder<int> order;
     int band;  // rows of tiles

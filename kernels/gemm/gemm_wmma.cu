@@ -27,7 +27,8 @@
 // Defines T_IN (fp16, bf16, float, int8), T_LOW (fp16, bf16, tf32, int8), REFINE (0 to 4: none, 'a', 'b',
 // 'ab', 'full'; 0 unless T_IN is float), TRANS_A, TRANS_B, SWIZZLE, TILE (0: 64 x 64 entries of C, for small products;
 // 1: 128 x 128; 2: 128 x 256 and one block a multiprocessor, for large products, from sm_80 on where shared memory is
-// large; 1 if T_IN is float).
+// large; 1 if T_IN is float).  If T_IN is float and T_LOW has 16 bits, REFINE is not 0: for a single product, an
+// earlier launch rounds the operands, and T_IN is T_LOW.
 //
 // If T_IN is float, operands are rounded, and split if REFINE > 0, while they are loaded.  For 16-bit formats each
 // block splits an entry once: the entry is in a register while earlier tiles are multiplied, and is then stored in

@@ -2,8 +2,8 @@
 // end of the LU, makes the report of the factorization.
 //
 // tcs_merge_swaps, of ceil(m / THREADS) blocks, k <= m:
-//   local  int[m]: row i of the panel was row local[i] before the swaps of the panel.
-//   order  int[m]: row i of the panel was row order[i] of A before the swaps of the panel.
+//   local  int[m]: after the swaps of the panel, its row i is the row that was local[i] before them.
+//   order  int[m]: before the swaps of the panel, its row i is row order[i] of A.
 //   ipiv   int[k]: the row of the matrix that was swapped with row start + i; start is the panel's first row.
 //   dst, src  int[2 k]: new[dst[i]] = old[src[i]] for all i does all swaps in other columns.  Entry i < k is for the
 //          row that becomes row i, entry k + i for the row that becomes row ipiv[i] - start; a pair may occur more than

@@ -259,7 +259,8 @@ class _Panel:
     def finish(self):
         """Factor the other strips.
 
-        Also prepare L and the solves for U if the panel is square, or wide and `ends_early` (`PanelPlan`).
+        If the panel is square, also prepare the products that compute L below it and U right of it.  If it is
+        wide and `ends_early` (`PanelPlan`), but not square, also round L and prepare the solves for U.
         """
         if len(self.strips) > 1:
             self._factor_others()

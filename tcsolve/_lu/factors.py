@@ -87,7 +87,8 @@ class BlockedFactors:
     def misled(self):
         """Whether A did not behave as a dominant matrix; then these factors must not be used.
 
-        Either a pivot was not the largest entry of its column, or an entry was larger than its bound.
+        Either a pivot was not the largest entry of its column, or an entry was larger than a small multiple
+        of its expected bound.
         """
         return self._read()[2]
 

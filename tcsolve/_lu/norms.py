@@ -41,7 +41,7 @@ class Survey(NamedTuple):
         Infinity norm and 1-norm.
     row_spread, col_spread : float
         Smallest row (column) sum of |A| divided by the largest.  1 means well scaled, 0 means a zero row
-        (column).
+        (column).  It is 1 if A is zero.
     dominance : float
         Minimum over i of 2 |a_ii| - sum_j |a_ij|.  Positive if A is strictly diagonally dominant by rows.
     column_dominance : float
@@ -93,7 +93,7 @@ def begin_survey(ops, a, dtype=None):
 
 
 def _spread(low, top):
-    """Return low / top.
+    """Return low / top, or 1 if both are 0.
 
     It is 0 only for low = 0: a quotient that underflows becomes the smallest positive number.
     """

@@ -115,7 +115,7 @@ class _Task:
     max_steps: int
     worth: float
     krylov_worth: float
-    goal: float  # the error below which a column is not corrected
+    goal: float  # a column with at most this error is not corrected
 
     @property
     def krylov(self):
