@@ -36,9 +36,9 @@ PREFIX = {"f": "s", "d": "d", "F": "c", "D": "z"}
 # the smallest positive FP16 number.
 TOP_EXPONENT = 14
 
-# The inverse of a diagonal block D of factors is used only if the condition number || |D^-1| |D| || is at
-# most this, by the character of the dtype.  The error of a solve with the inverse is proportional to this
-# condition number, and refinement must still contract.
+# A solve with LU or Cholesky factors uses the inverses of their diagonal blocks D (invert_diagonal_blocks.cu)
+# only if the condition number || |D^-1| |D| || of each D is at most this, by the character of the dtype.  The
+# error of such a solve is proportional to this condition number, and refinement must still contract.
 INVERSE_CONDITION = {"f": 1e4, "d": 1e8}
 
 

@@ -336,7 +336,7 @@ def _rounding(product, k):
     errors = [u**2 if split else u for split in product.splits]
     dropped = u**2 if product.refine == "ab" else 0.0
     # Underflow loses at most 2**(emin - t), half of the smallest subnormal number; the largest entry is at
-    # least 2**13.
+    # least 2**13 (for exceptions see `gemm_bound`).
     lost = 2.0 ** (product.format.emin - product.format.t) / 2**13
     return sum(errors) + errors[0] * errors[1] + dropped + 2 * lost * math.sqrt(k)
 

@@ -153,9 +153,9 @@ class Stacks(Protocol):
         A system is doubtful if A is singular or not finite, if A contradicts its structure, or if a number is
         outside of the limits.  The limits are (largest backward error, smallest 1 / (||A||_1 ||y||_1),
         largest norm of A and of x, largest difference of mirror images).  Here ||y||_1 is the third of the
-        rows `out` that `solve_at_once` stores in the board.  The norms must also be at least the reciprocal
-        of the third limit, unless b and x are 0.  The last limit is relative to the largest |a_ij|; it is -1
-        if entries that are not read must be zero.
+        rows `out` that `solve_at_once` stores in the board.  The infinity norm of A must also be larger than
+        the reciprocal of the third limit, and so must max |x|, unless b and x are 0.  The last limit is
+        relative to the largest |a_ij|; it is -1 if entries that are not read must be zero.
         """
 
     # ---- factors by the libraries ----------------------------------------------

@@ -75,7 +75,8 @@ def gemm(
         Array for the result; it may be c.  float16 and bfloat16 are allowed if a new array would be float32.
         Two entries must not share memory.
     rtol : float, optional
-        Take the cheapest `refine` with a bound (see `gemm_bound`) of at most `rtol`.
+        Take the cheapest `refine` with a bound (see `gemm_bound`) of at most `rtol`.  Not together with
+        `refine`.
 
     Returns
     -------
@@ -87,10 +88,10 @@ def gemm(
     Raises
     ------
     InputError
-        The shapes do not match, a dtype or value is not supported, `out` overlaps itself or an operand, or
-        `rtol` cannot be met.
+        The shapes do not match, a dtype or value is not supported, `out` overlaps itself or an operand,
+        `rtol` cannot be met, or k is above 131071 for int8 operands.
     DeviceError
-        The device does not support `engine` or `precision`, or it cannot be used now.
+        `engine` does not have `precision`, the device does not support one of them, or it cannot be used now.
     DeviceMemoryError
         The device has too little memory; no array has been changed.
 
@@ -103,15 +104,16 @@ def gemm(
     -----
     Before float32 and float64 operands are rounded to 'fp16', 'bf16' or 'tf32', they are scaled by powers of
     two, one for each row of op(a) and each column of op(b).  The largest entry of each then lies in
-    [2**13, 2**14).  So the range of FP16 (6e-5 to 65504) is no limit for the operands, and their rounding
-    errors need no scales of their own.  The scales are undone exactly.  If a row or a column has an Inf or
-    NaN, its results follow IEEE arithmetic.  They are computed in FP64, so that no sum of finite entries
-    overflows.
+    [2**13, 2**14).  On a GPU, the scales for 'bf16' and 'tf32' are at most 2**126, so an entry below 2**-113
+    stays below 2**13.  With these scales, the range of FP16 (6e-5 to 65504) is no limit for the operands, and
+    their rounding errors need no scales of their own.  The scales are undone exactly.  If a row or a column
+    has an Inf or NaN, its results follow IEEE arithmetic.  They are computed in FP64, so that no sum of
+    finite entries overflows.
 
-    On a GPU, the tensor cores read float16 and bfloat16 operands as they are stored, if `precision` is their
-    own format.  Tensor cores do not normalize subnormal numbers.  So a row or column with all entries below
-    6e-5 (float16) or 1e-38 (bfloat16) has a larger error (see `gemm_bound`).  precision='tf32' avoids this
-    error.
+    The tensor cores of a GPU read float16 and bfloat16 operands as they are stored, if `precision` is their
+    own format.  Emulated tensor cores do the same on any device.  Tensor cores do not normalize subnormal
+    numbers.  So a row or column with all entries below 6e-5 (float16) or 1e-38 (bfloat16) has a larger error
+    (see `gemm_bound`).  precision='tf32' avoids this error.
 
     The same arguments give the same bits on the same device.
 
@@ -272,9 +274,9 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
         Named tuple (bound, precision, refine, products) with
         ``|C - op(A) op(B)|_ij <= bound ||row i of op(A)||_2 ||column j of op(B)||_2``.
         It holds for alpha = 1 and beta = 0 if the result is not stored in 16 bits, the entry is not
-        subnormal, and no partial sum leaves the range of FP32.  On a GPU, if the tensor cores read the
-        operands as they are stored, subnormal entries count as the smallest normal number in the norms:
-        2**-14 for float16, 2**-126 for bfloat16.
+        subnormal, and no partial sum leaves the range of FP32.  If the tensor cores of a GPU, or emulated
+        ones, read the operands as they are stored, subnormal entries count as the smallest normal number in
+        the norms: 2**-14 for float16, 2**-126 for bfloat16.
 
     Raises
     ------
@@ -295,7 +297,9 @@ def gemm_bound(a, b, *, transa=False, precision=None, refine=None, engine="auto"
        of a scaled row is at least 2**13.  Smaller entries have an additional error of at most
        2**(emin - t), half the smallest subnormal number.  This is at most
        ``2**(emin - t - 13) max |x|``.  With ``max |x| sum |y| <= sqrt(k) ||x|| ||y||``, both operands
-       together add ``2 sqrt(k) 2**(emin - t - 13) ||x|| ||y||``.
+       together add ``2 sqrt(k) 2**(emin - t - 13) ||x|| ||y||``.  For 'bf16' and 'tf32' on a GPU, the largest
+       entry may be smaller (see `gemm`), but at least 2**-23.  The error is then at most 2**36 times as
+       large, and still far below the terms of second order.
     3. Sums.  Tensor cores add g >= 4 exact products to a partial sum.  Each addend is truncated to a multiple
        of 2**-23 of the largest one [1]_.  The error is at most (g + 1) 2**-23 of the sum of the magnitudes
        for g terms, and 1.25 k 2**-23 for k terms.  The size of an addend is computed from the exponents of

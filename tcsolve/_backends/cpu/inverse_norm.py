@@ -7,7 +7,7 @@ import numpy as np
 __all__ = ["estimated_rcond", "inverse_norm"]
 
 # From this n on, `inverse_norm` takes less time than LAPACK's gecon, except for complex matrices.  Besides,
-# LAPACK sums vectors of more than 256 real numbers in an order that depends on their address, so that the
+# LAPACK sums vectors of 256 or more real numbers in an order that depends on their address, so that the
 # bits of gecon may differ between two calls.
 LEAST_ESTIMATED = 250
 

@@ -38,7 +38,7 @@ ALLOWED = 4
 def product(a, x, room=0):
     """Return A x for a (m, n) and x (n, k) in FP64 or complex FP64; for many columns by long sums.
 
-    `room` is a number of entries that the sums of one call may have.
+    The short sums that are formed at once may have `room` entries in any case (see `sums_at_once`).
     """
     n, k = x.shape
     if n <= ONE_BLOCK or not (a.size and x.size):
