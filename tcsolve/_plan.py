@@ -52,8 +52,8 @@ class Plan:
         solve with L and one with U.  With ``residual='double-double'`` there may be about twice as many.  The
         default is the number of corrections that take as long as a solve with the update that would be tried
         next, but at least 30 and at most 300.  It is 300 if no update may follow (``fallback=False``, or
-        'fp64'), or if the device emulates the one that would follow.  For several right-hand sides, an
-        emulated update is skipped.
+        'fp64'), or if the device emulates the one that would follow.  For several right-hand sides, the
+        update that would be tried next is never an emulated one.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float

@@ -49,7 +49,7 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
     LinAlgError
         A pivot is exactly zero.
     ValueError
-        The shapes do not fit, or ab or b holds NaN or Inf.
+        The shapes do not fit, a stack is empty, or ab or b holds NaN or Inf.
 
     Warns
     -----
@@ -165,7 +165,7 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
     LinAlgError
         The matrix is not positive definite.
     ValueError
-        The shapes do not fit, or ab or b holds NaN or Inf.
+        The shapes do not fit, a stack is empty, or ab or b holds NaN or Inf.
 
     Warns
     -----

@@ -78,7 +78,7 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     LinAlgError
         The matrix is not positive definite.
     ValueError
-        a is not square, or holds NaN or Inf.
+        a is not square, holds NaN or Inf, or is an empty stack.
 
     Examples
     --------
@@ -158,7 +158,7 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     Raises
     ------
     ValueError
-        The shapes do not fit, or c or b holds NaN or Inf.
+        The shapes do not fit, a stack is empty, or c or b holds NaN or Inf.
 
     Warns
     -----

@@ -146,7 +146,7 @@ def lstsq(
     InputError
         The driver is unknown.
     ValueError
-        The shapes do not fit, or a or b holds NaN or Inf.
+        The shapes do not fit, a stack is empty, or a or b holds NaN or Inf.
 
     See Also
     --------

@@ -179,7 +179,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
         If `tcsolve.factor` made the factors: they were too inaccurate, and the more precise factorization
         that replaced them has a pivot that is exactly zero.
     ValueError
-        The shapes do not fit, b holds NaN or Inf, or trans is unknown.
+        The shapes do not fit, a stack is empty, b holds NaN or Inf, or trans is unknown.
 
     Warns
     -----

@@ -61,7 +61,7 @@ def solve_triangular(
     LinAlgError
         The diagonal has a zero.
     ValueError
-        The shapes do not fit, a or b holds NaN or Inf, or trans is unknown.
+        The shapes do not fit, a stack is empty, a or b holds NaN or Inf, or trans is unknown.
 
     Warns
     -----

@@ -1,4 +1,4 @@
-"""Choose how to solve: one division, stacks, structures, LAPACK, the libraries of a device, or the ladder."""
+"""Choose how to solve: one division, stacks, structures, LAPACK, `ops.vendor` of a device, or the ladder."""
 
 import functools
 import time

@@ -124,8 +124,9 @@ class HostLoop:
     sized : bool
         False if `solve` ignores max |r| of several columns.
     ahead : int
-        For few unknowns and several columns: this number of corrections is made before the first error
-        decides about another one.  A decision takes as long as a correction.
+        For few unknowns and several columns: the number of corrections that are made in any case.  Only
+        after them do the errors decide whether another correction follows.  A decision takes as long as a
+        correction.
     watched : bool
         Whether the history has the errors before these corrections.  x does not depend on this.
     """

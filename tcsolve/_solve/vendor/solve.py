@@ -1,9 +1,10 @@
-"""Stacks, structures, small and complex systems on a device, by its libraries or our small kernels.
+"""Stacks, structures, small and complex systems on a device, by its libraries or our own kernels.
 
 A single matrix is treated as a stack of one.
 
-1. `ops.vendor` factors each matrix in FP64, and solves for b and a few random vectors together.  One kernel
-   inverts matrices in FP32 and refines x instead; its rcond comes from the inverse.
+1. `ops.vendor` factors or eliminates each matrix in FP64, and solves for b and a few random vectors together.
+   Two kernels, solve_team.cu and solve_inverse.cu, invert matrices in FP32 and refine x instead; then rcond
+   comes from the inverse.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
    a long stack without `estimate`, only those of doubtful systems (see `doubtful`).
@@ -61,9 +62,9 @@ __all__ = [
     "suits_vendor",
 ]
 
-# Up to LARGEST_ALONE unknowns, libraries solve a single matrix in FP64, because the launches of our LU take
-# longer.  Devices with less than FAST flop/s in FP64 have other limits: for one right-hand side, and for
-# several.  For several, the refinement that follows our LU has more launches.
+# Up to LARGEST_ALONE unknowns, `ops.vendor` solves a single general system in FP64, because the launches of
+# our LU take longer.  Devices with less than FAST flop/s in FP64 have other limits: for one right-hand side,
+# and for several.  For several, the refinement that follows our LU has more launches.
 LARGEST_ALONE, LARGEST_SLOWLY, FAST = 1536, (512, 1024), 5e12
 # CHUNK_BYTES: the factors that are computed at a time for a long stack have at most this many bytes.  CHUNK:
 # the parts of a stack that `solve_at_once` solves have at most this many systems.  ON_HOST: up to this number
