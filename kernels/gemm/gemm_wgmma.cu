@@ -36,8 +36,8 @@
 // gemm_wmma.cu.  Shared memory gives 128 bytes in a cycle.  The products of a 64 x 128 tile read 96 of them.  To read
 // FP32 there and to write hi and lo would take about 85 more (32 KB in 384 cycles; counted, not measured), so the rate
 // would fall by nearly a third.  Reading op(A) from registers, already split, was slower (docs/performance/tried.md).
-// With the extra launch, three products ('ab') take 3.8, 2.9 and 3.2 times as long as one product of FP16 operands at n = 4096, 8192 and 16384
-// (H200, benchmarks/results/gemm.json).
+// With the extra launch, three products ('ab') take 3.8, 2.9 and 3.2 times as long as one product of FP16 operands at
+// n = 4096, 8192 and 16384 (H200, benchmarks/results/gemm.json).
 //
 // Rounding: with REFINE 0 the tensor cores sum along all of k.  With more products they sum 64 values of k at a time,
 // small products first; these sums are added in FP32 registers, rounded to nearest, so that the truncation errors of
