@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
+from tcsolve._backends.cpu.blas import matmul
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._lu.scaling import exponent_of, ldexp
 
@@ -45,7 +46,10 @@ class QRFactors:
         exponent = exponent_of(xp, a, 0)[0]
         low = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
         near = ldexp(xp, a, -exponent)
-        norm, near = float(ops.host(xp.linalg.norm(near))[0]), ops.converted(near, low)
+        lengths = xp.linalg.norm(
+            near, axis=0
+        )  # unlike the norm of the matrix, NumPy's BLAS is not needed
+        norm, near = float(ops.host(xp.linalg.norm(lengths))[0]), ops.converted(near, low)
         if xp is np:
             near = np.asfortranarray(near)
             q, r = _qr(near, mode="economic", overwrite_a=True, check_finite=False)
@@ -83,11 +87,15 @@ class QRFactors:
         # FP32 has a small range, so each column is brought near 1.
         shift = xp.maximum(exponent_of(xp, f, 0), exponent_of(xp, g, 0))
         low_f, low_g = (self.ops.converted(ldexp(xp, v, -shift), self.q.dtype) for v in (f, g))
-        y = self.q.conj().T @ low_f - self._solve(low_g, adjoint=True)
+        y = self._product(self.q.conj().T, low_f) - self._solve(low_g, adjoint=True)
         wide = np.result_type(self.q.dtype, np.float64)
         dx = self.ops.converted(self._solve(y, adjoint=False), wide)
-        dr = f - ldexp(xp, self.ops.converted(self.q @ y, wide), shift)
+        dr = f - ldexp(xp, self.ops.converted(self._product(self.q, y), wide), shift)
         return dr, ldexp(xp, dx, shift - scale)
+
+    def _product(self, u, v):
+        # On the host by SciPy's BLAS, because the threads of NumPy's would compete with those of LAPACK.
+        return matmul(u, v) if self.ops.xp is np else u @ v
 
     def _solve(self, v, adjoint):
         if self.ops.xp is np:
