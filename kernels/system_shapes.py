@@ -170,7 +170,7 @@ def _definite_shape(n, columns, arch):
     large = has_large_memory(arch_number(arch))
     if shared + DEFINITE_STATIC > (LARGEST_SHARED_BYTES if large else shared_bytes(arch)):
         return None
-    defines, room = {"THREADS": DEFINITE_THREADS}, (squares * DEFINITE_SIDE) ** 2 + 2
+    defines, room = {"THREADS": DEFINITE_THREADS}, squares * (squares + 1) * DEFINITE_SIDE**2 + 2
     return AcrossShape("solve_definite", defines, squares + sides, DEFINITE_THREADS, room, shared)
 
 

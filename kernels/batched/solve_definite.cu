@@ -3,10 +3,10 @@
 //   y      double [count][k + probes][n]: A^-1 times the k columns of b, then A^-1 times `probes` random vectors
 //          (probe.cuh).
 //   info   int[count]: 0, or the number, from 1 on, of the first row whose pivot is zero or negative.  Then y must not
-//          be used.  If A holds NaN or Inf, y is not finite.
-//   room   double[count (N^2 + 2) + 1], N = n rounded up to a multiple of 16, on a boundary of 16 bytes.  For each
-//          system its panels, and the first row without a positive pivot; at the end the number of blocks that have
-//          started.  Before the launch, all bits of this memory are ones.
+//          be used.  If A holds NaN or Inf, y is not finite, or info is not 0.
+//   room   double[count (N^2 + 16 N + 2) + 1], N = n rounded up to a multiple of 16, on a boundary of 16 bytes.  For
+//          each system its panels, and the first row without a positive pivot; at the end the number of blocks that
+//          have started.  Before the launch, all bits of this memory are ones.
 //   a, b   T_A; entry (s, i, j) of a is at s a_step + i a_row + j a_col, and (s, i, c) of b is at s b_step + i b_row +
 //          c b_col.
 //
@@ -16,8 +16,9 @@
 //
 //     X = A_kk^-1 A_kj,   A_ij = A_ij - A_ik X for i != k,   A_kj = X.
 //
-// In step k, the block with columns k only sends panel k: its squares as they are before the step, and A_kk^-1 in place
-// of A_kk.  All blocks with columns to the right read the panel.
+// In step k, the block with columns k only sends panel k: its squares as they are before the step, and A_kk^-1.  All
+// blocks with columns to the right read the panel.  If A_kk is ill-conditioned, its rounded inverse is too inaccurate,
+// so X is corrected once: X = X + A_kk^-1 (A_kj - A_kk X).
 //
 // All blocks wait for the inverses, one after the other.  So the last warp of a block does only what the next inverse
 // waits for: it computes X, then updates the square with the rows of the next pivot, and at the end inverts the square
@@ -29,7 +30,7 @@
 // Grid: for each system one block for every 16 columns of A, then one for every 16 right-hand sides and random vectors;
 // block THREADS, with N / 16 squares in dynamic shared memory.
 // Defines T_A, COMPLEX (0), THREADS.
-// Rounding: FP64.
+// Rounding: FP64.  The backward error may be as large as epsilon times the root of the condition number.
 
 #include "batched/sent_words.cuh"
 #include "batched/small_solve.cuh"
@@ -38,7 +39,7 @@
 // Warps 3, 7, 11, ... share a scheduler and its arithmetic units.  Of these, only the last one has work: other products
 // would delay its operations, and all blocks wait for these.  The OTHERS are the warps 0, 1, 2, 4, 5, 6, 8, ...
 constexpr int WARPS = THREADS / WARP, OTHERS = WARPS / 4 * 3;
-constexpr int AHEAD = 3;  // squares of a panel that a warp reads at the same time
+constexpr int AHEAD = 2;  // squares of a panel that a warp reads at the same time
 constexpr int SIDE = 16, AREA = SIDE * SIDE;
 constexpr int STRIDE = SIDE + 2;  // of the columns of a factor in shared memory, so that reads use all banks
 static_assert(!COMPLEX && WARPS % 4 == 0, "shape");
@@ -67,7 +68,7 @@ struct Left {
     __device__ __forceinline__ void wait(const Pair* square) {
         while (__any_sync(ALL_LANES, !is_there())) look_at(square);
     }
-    // The same, and meanwhile reads another square again if it is not there.
+    // The same; meanwhile another square is read again if it is not there.
     __device__ __forceinline__ void wait(const Pair* square, Left& other, const Pair* of_other) {
         while (__any_sync(ALL_LANES, !is_there())) {
             look_at(square);
@@ -222,21 +223,21 @@ struct Panels {
     Pair* room;
     int count;
 
-    // Square (i, k) as it is sent.
-    __device__ __forceinline__ Pair* square(int i, int k) const { return room + (k * count + i) * (AREA / 2); }
+    // Square (i, k) of panel k; row i = count has the inverse of square (k, k).
+    __device__ __forceinline__ Pair* square(int i, int k) const { return room + (k * (count + 1) + i) * (AREA / 2); }
+    __device__ __forceinline__ Pair* inverse(int k) const { return square(count, k); }
     // The first row whose pivot is not positive; more than any row if there is none.
-    __device__ __forceinline__ unsigned* broken() const {
-        return reinterpret_cast<unsigned*>(room + count * count * (AREA / 2));
-    }
+    __device__ __forceinline__ unsigned* broken() const { return reinterpret_cast<unsigned*>(square(0, count)); }
 
-    // Inverts square (k, k) and sends the inverse.
-    __device__ __forceinline__ void send_inverse(Square& pivot, int k, Shared& shared) const {
+    // Sends square (k, k), and then its inverse.
+    __device__ __forceinline__ void send_pivot(Square& pivot, int k, Shared& shared) const {
+        pivot.send(square(k, k));
         const int row = pivot.invert(shared.cross);
         if (row < SIDE) {
             if (threadIdx.x % WARP == 0) atomicMin(broken(), unsigned(SIDE * k + row));
             __threadfence();  // blocks that have seen the inverse must see this
         }
-        pivot.send(square(k, k));
+        pivot.send(inverse(k));
     }
 };
 
@@ -247,13 +248,13 @@ struct Columns {
     int own;  // the square on the diagonal; -1 if these are right-hand sides
     int steps;
 
-    // The row of square number i, counted from the one below the diagonal on, which the next block needs first.
-    __device__ __forceinline__ int row(int i) const {
+    // The i-th square that is updated, from 0 on: the next block needs the one below the diagonal first.
+    __device__ __forceinline__ int in_turn(int i) const {
         const int row = own + 1 + i;
         return row < count ? row : row - count;
     }
     __device__ __forceinline__ double2* square(int i) const { return squares + i * (AREA / 2); }
-    // The square that the last warp updates in a step; the next one that it needs.
+    // The square that the last warp updates in a step, because it needs this one next; -1 if none.
     __device__ __forceinline__ int urgent(int step) const { return step + 1 < steps ? step + 1 : own; }
 };
 
@@ -261,36 +262,50 @@ struct Columns {
 __device__ __forceinline__ void update_urgent(const Panels& panels, const Columns& columns, Shared& shared) {
     Square square;
     if (columns.own > 0) {
-        // This inverse is not used.  It brings the instructions into the cache for the inverse at the end, for which
-        // all blocks wait.
+        // A rehearsal: all blocks wait for the inverse below, and now its instructions are in the cache.
         square.load(columns.square(columns.own));
         square.invert(shared.cross);
         square.save_columns(shared.rows, 1.0);
+        __syncwarp();  // so that the compiler keeps it
     }
     square.load(columns.square(columns.steps > 0 ? 0 : columns.own));
     #pragma unroll 1
     for (int step = 0; step < columns.steps; ++step) {
+        double* const factor = shared.factor[step % 2];
         const int next = columns.urgent(step);
+        const Pair *const of_inverse = panels.inverse(step), *const of_pivot = panels.square(step, step);
+        Left inverse, pivot;
+        inverse.look_at(of_inverse), pivot.look_at(of_pivot);
         square.save_columns(shared.rows, 1.0);
-        Left inverse, left;
-        const Pair *const of_inverse = panels.square(step, step), *const of_left = panels.square(max(next, 0), step);
-        inverse.look_at(of_inverse), left.look_at(of_left);
         __syncwarp();
         Right right;
         right.read(shared.rows);
-        inverse.wait(of_inverse, left, of_left);
+        inverse.wait(of_inverse, pivot, of_pivot);
+        pivot.wait(of_pivot);
         Square x = {};
         x.add_product(inverse, right);
-        x.save_columns(shared.factor[step % 2], -1.0);
+
+        x.save_columns(factor, -1.0);
+        __syncwarp();
+        right.read(factor);
+        square.add_product(pivot, right);
+        Left left;
+        if (next >= 0) left.look_at(panels.square(next, step));
+        square.save_columns(shared.rows, 1.0);
+        __syncwarp();
+        right.read(shared.rows);
+        x.add_product(inverse, right);
+
+        x.save_columns(factor, -1.0);
         x.save(columns.square(step));
         __syncthreads();
         if (next < 0) break;
-        right.read(shared.factor[step % 2]);
-        left.wait(of_left);
+        right.read(factor);
+        left.wait(panels.square(next, step));
         square.load(columns.square(next));
         square.add_product(left, right);
     }
-    if (columns.own >= 0) panels.send_inverse(square, columns.own, shared);
+    if (columns.own >= 0) panels.send_pivot(square, columns.own, shared);
 }
 
 // The work of the other warps.
@@ -299,13 +314,13 @@ __device__ __forceinline__ void update_others(const Panels& panels, const Column
     #pragma unroll 1
     for (int step = 0; step < columns.steps; ++step) {
         const bool sends = columns.own >= 0 && step + 1 == columns.steps;
-        // The last step sends A_kj, too.
+        // The last step sends X, too.
         const int urgent = columns.urgent(step), done = sends ? -1 : step;
         const auto takes = [&](int i) {
-            const int row = columns.row(i);
+            const int row = columns.in_turn(i);
             return i < columns.count && row != done && row != urgent;
         };
-        const auto sent = [&](int i) { return panels.square(columns.row(i), step); };
+        const auto sent = [&](int i) { return panels.square(columns.in_turn(i), step); };
         Left left[AHEAD];
         #pragma unroll
         for (int s = 0; s < AHEAD; ++s) {
@@ -322,7 +337,7 @@ __device__ __forceinline__ void update_others(const Panels& panels, const Column
                 const int i = group + OTHERS * s, later = i + OTHERS * AHEAD;
                 if (takes(i)) {
                     Square square;
-                    const int row = columns.row(i);
+                    const int row = columns.in_turn(i);
                     square.load(columns.square(row));
                     left[s].wait(sent(i));
                     if (row != step) square.add_product(left[s], right);
@@ -335,7 +350,7 @@ __device__ __forceinline__ void update_others(const Panels& panels, const Column
     }
 }
 
-// Not inlined, because it would be repeated for each entry of a lane.
+// Not inlined, because its code would be repeated for each entry of a lane.
 __device__ __noinline__ double probe(int i, int number) { return random_probe(i, unsigned(number)); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -346,7 +361,7 @@ tcs_solve_definite(
     extern __shared__ __align__(16) double2 squares_of_block[];
     __shared__ Shared shared;
     const int n = int(unknowns), squares = (n + SIDE - 1) / SIDE, warp = threadIdx.x / WARP;
-    const Index of_system = Index(squares) * squares * (AREA / 2) + 1;
+    const Index of_system = Index(squares) * (squares + 1) * (AREA / 2) + 1;
     // The number of blocks that have started, minus 1.
     unsigned* const started = reinterpret_cast<unsigned*>(room + count * of_system);
     if (threadIdx.x == 0) shared.block = atomicAdd(started, 1u) + 1;
@@ -372,7 +387,7 @@ tcs_solve_definite(
             }
         });
         square.save(columns.square(i));
-        if (block == 0 && !has_sides && i > 0) square.send(panels.square(i, 0));
+        if (block == 0 && i > 0) square.send(panels.square(i, 0));
     }
     __syncthreads();
     if (warp == WARPS - 1) update_urgent(panels, columns, shared);
@@ -390,6 +405,7 @@ tcs_solve_definite(
         });
     }
     if (first == 0 && threadIdx.x == 0) {
+        __threadfence();  // this block has seen all inverses, so it sees this
         const unsigned broken = *reinterpret_cast<volatile unsigned*>(panels.broken());
         info[slice] = broken < unsigned(n) ? int(broken) + 1 : 0;
     }

@@ -308,6 +308,26 @@ def test_squares_of_definite_systems_are_eliminated(folder, n, k, dtype):
         assert alone[0, 0].tobytes() == y[1, k - 1].tobytes()
 
 
+@pytest.mark.parametrize("ridge", [1e-2, 1e-6])
+@pytest.mark.parametrize("kernel", ["smooth", "constant"])
+def test_squares_with_nearly_dependent_columns_are_eliminated_accurately(folder, kernel, ridge):
+    n, t = 96, np.linspace(0, 1, 96)
+    of_kernel = np.ones((n, n)) if kernel == "constant" else np.exp(-10 * (t[:, None] - t) ** 2)
+    a = of_kernel + ridge * np.eye(n)
+    b = a.sum(axis=1)[:, None]
+    info, y = eliminated(folder, a[None], b[None])
+    rest = np.abs(b - a @ y[0, :1].T).max() / np.abs(a).sum(axis=1).max() / np.abs(y[0, 0]).max()
+    assert info == 0 and rest <= 2.0**-53 * (np.sqrt(n) + np.sqrt(np.linalg.cond(a)))
+
+
+def test_nearly_singular_definite_systems_have_positive_pivots(folder):
+    rng, values = np.random.default_rng(3), np.append(1.0, np.full(32, 2e-10))
+    q = np.linalg.qr(rng.standard_normal((8, 33, 33)))[0]
+    a = (q * values) @ q.swapaxes(1, 2)
+    info, _ = eliminated(folder, (a + a.swapaxes(1, 2)) / 2, np.ones((8, 33, 1)))
+    assert not info.any()
+
+
 @pytest.mark.parametrize("step", [0, 15, 16, 63])
 def test_the_first_row_without_a_positive_pivot_is_told(folder, step):
     a, b = definite_stack("d", 3, 64, 1)

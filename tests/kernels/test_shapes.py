@@ -561,7 +561,7 @@ def test_definite_systems_have_a_kernel_of_their_own_where_it_fits(arch, most, d
             known = {"T_A": "float" if dtype == "f" else "double", "COMPLEX": 0} | shape.defines
             assert known in KERNELS["solve_definite"].variants_for(arch)
             assert shape.name == "solve_definite" and shape.blocks == blocks
-            assert shape.room == (16 * squares) ** 2 + 2
+            assert shape.room == 256 * squares * (squares + 1) + 2
             assert shape.shared + 8192 <= (227 << 10 if arch == "sm_90a" else 99 << 10)
     complex_shape = across_shape(100, 3, np.dtype("D"), definite=True, **chip)
     assert complex_shape == across_shape(100, 3, np.dtype("D"), **chip)
