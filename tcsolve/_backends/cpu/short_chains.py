@@ -28,8 +28,8 @@ SHORT_ROW, LANES, PART_BYTES = 8192, 32, 2048
 FEW_COLUMNS, MORE_COLUMNS = 16, 64
 # Up to this n, a product with several vectors is one block.
 ONE_BLOCK = 32
-# Up to this n, stacks are multiplied by NumPy.
-BY_NUMPY = 64
+# Up to this n, stacks are multiplied by NumPy, which has also solved them.
+BY_NUMPY = 128
 
 # On a little-endian processor, the first 32 bits of a small 64-bit integer are the same number.  So SciPy may
 # use a BLAS with either size of integers.
