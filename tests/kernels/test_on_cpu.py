@@ -263,15 +263,16 @@ def test_other_kernels_solve_and_verify(folder, name, dtype, n, k, kind):
     assert not board[8].any()
 
 
-def eliminated(folder, a, b, probes=2, seed=0):
-    """Return (info, y) of solve_definite.cu."""
+def eliminated(folder, a, b, probes=2, seed=0, threads=128):
+    """Return (info, y) of solve_definite.cu; on a GPU it has more threads, with the same results."""
     (m, n, k), chip = b.shape, {"arch": "sm_90a", "multiprocessors": 132}
     shape = across_shape(n, k + probes, a.dtype, definite=True, **chip)
     y, info = np.full((m, k + probes, n), np.nan), np.full(m, -7, np.int32)
     room = np.full(m * shape.room + 1, -1, np.int64)
     args = (y, info, room, *steps(a), *steps(b), m, n, k, probes)
-    macros = {"T_A": "float" if a.dtype.char == "f" else "double", "COMPLEX": 0} | shape.defines
-    launch(folder, shape.name, m * shape.blocks, shape.threads, args, macros, seed=seed)
+    macros = {"T_A": "float" if a.dtype.char == "f" else "double", "COMPLEX": 0, "THREADS": threads}
+    assert macros.keys() == {"T_A", "COMPLEX"} | shape.defines.keys()
+    launch(folder, shape.name, m * shape.blocks, threads, args, macros, seed=seed)
     return info, y
 
 
@@ -306,6 +307,13 @@ def test_squares_of_definite_systems_are_eliminated(folder, n, k, dtype):
     for seed, matrix in ((1, a[1:2]), (2, turned)):  # the same bits, alone and with other strides
         _, alone = eliminated(folder, matrix, b[1:2, :, -1:], seed=seed)
         assert alone[0, 0].tobytes() == y[1, k - 1].tobytes()
+
+
+def test_the_number_of_threads_does_not_change_a_bit(folder):
+    a, b = definite_stack("d", 1, 49, 1)
+    _, few = eliminated(folder, a, b)
+    _, many = eliminated(folder, a, b, threads=512)
+    assert few.tobytes() == many.tobytes()
 
 
 @pytest.mark.parametrize("ridge", [1e-2, 1e-6])
