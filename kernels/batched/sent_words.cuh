@@ -25,7 +25,7 @@ struct Words {
         for (int i = 0; i < WORDS; ++i) if (unsigned(word[i] >> 32) == ~0u) word[i] -= Bits(1) << 32;
     }
 
-    // Volatile, so that other blocks see what is written and the compiler does not keep what was read.
+    // Loads and stores are volatile.  So each load reads the memory again, and other blocks see each store.
     __device__ __forceinline__ void look_at(const Words* from) {
         if (WORDS == 2) {
             asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];"

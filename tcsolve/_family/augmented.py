@@ -46,9 +46,8 @@ class QRFactors:
         exponent = exponent_of(xp, a, 0)[0]
         low = np.dtype(np.complex64 if a.dtype.kind == "c" else np.float32)
         near = ldexp(xp, a, -exponent)
-        lengths = xp.linalg.norm(
-            near, axis=0
-        )  # unlike the norm of the matrix, NumPy's BLAS is not needed
+        # The norms of columns need no BLAS.  For the norm of a whole matrix, NumPy would call its own.
+        lengths = xp.linalg.norm(near, axis=0)
         norm, near = float(ops.host(xp.linalg.norm(lengths))[0]), ops.converted(near, low)
         if xp is np:
             near = np.asfortranarray(near)
