@@ -165,7 +165,8 @@ tcs_pack_squares(
         const bool inside = i < n && j < n;
         const double own = inside ? double(a[i * a_row + j * a_col]) : double(i == j);
         const double other = both ? double(mirrored[x][y]) : own, v = lower ? own : other;
-        if (inside && j <= i) glance.note(v, lower ? other : own, i == j);
+        if (inside && j < i) glance.note(v, lower ? other : own);
+        else if (inside && j == i) glance.note_diagonal(v);
         l[(y / TILE * TILES + x / TILE) * NUMBERS + y % TILE * TILE + x % TILE] = v;
     }
     if (!seen) return;

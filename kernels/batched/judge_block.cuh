@@ -48,6 +48,29 @@ struct Results {
 template <typename Factors>
 __device__ __noinline__ void solve_rarely(Factors factors, int tiles) { factors.solve(tiles); }
 
+// Entries of a row of the matrix that is read, of every GROUP-th column.
+struct RowOfMatrix {
+    const Band band;
+    const Index next, next_image;  // from one of these entries to the next one, and between their mirror images
+    const int i;
+    int j;
+    const T_A *at, *image;
+
+    // Row i, from column j on.
+    __device__ __forceinline__ RowOfMatrix(const Reading& read, int i, int j)
+        : band(read.band), next(GROUP * PARTS * read.col), next_image(GROUP * PARTS * read.row), i(i), j(j),
+          at(read.at + PARTS * (i * read.row + j * read.col)), image(read.at + PARTS * (j * read.row + i * read.col)) {}
+
+    // The entry in column j; j becomes the next column.
+    __device__ __forceinline__ Number take() {
+        const bool mirrors = BANDED && band.mirror && !band.reads(i, j);
+        Number v = number(mirrors ? image : at, 0);
+        if (BANDED) v = band.stands(i, j, v, v);
+        j += GROUP, at += next, image += next_image;
+        return v;
+    }
+};
+
 // rest[q] = the largest |b_i,c+q - sum_j A_ij v(j, q)| of all i; `keep(i, q, r)` gets each difference.  most[q] is a
 // bound on the sum of the moduli of the products.
 template <int COUNT, typename Of, typename Keep>
@@ -66,9 +89,10 @@ __device__ __forceinline__ void residual(
             const double of_b = fabs(given.re) + fabs(given.im);
             sums[q].begin(in_group ? Number{0.0, 0.0} : given, in_group ? most[q] + of_b : most[q]);
         }
+        RowOfMatrix row(read, i, in_group);
         #pragma unroll 4
         for (int j = in_group; j < n; j += GROUP) {
-            const Number u = BANDED ? read(i, j) : read.given(i, j);
+            const Number u = row.take();
             #pragma unroll
             for (int q = 0; q < COUNT; ++q) sums[q].subtract(u, v(j, q));
         }

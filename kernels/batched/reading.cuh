@@ -88,19 +88,26 @@ struct Seen {
 
 // Collects the same as Seen for real matrices of which one triangle is read, by fewer operations.
 struct Glance {
-    double apart = 0, largest = 0;
-    unsigned top = 0, beyond = 0;  // the largest upper half of a modulus; bits of entries that are not read
+    double apart = 0, largest = 0;  // with any sign
+    double rest = 0;                // NaN once an entry is NaN or Inf, else 0
+    unsigned beyond = 0;            // bits of entries that are not read
     bool zero = false;
 
-    // Notes an entry that is read, and its mirror image.
-    __device__ __forceinline__ void note(double read, double mirrored, bool on_diagonal) {
-        apart = fmax(apart, fabs(read - mirrored)), largest = fmax(largest, fabs(read));
-        const unsigned high = __double2hiint(mirrored) & 0x7fffffff;
-        top = max(top, max(high, __double2hiint(read) & 0x7fffffff));
-        if (on_diagonal) zero = zero || read == 0;
-        else if (mirrored == mirrored) beyond |= high | unsigned(__double2loint(mirrored));
+    // Notes an entry that is read and not on the diagonal, and its mirror image.
+    __device__ __forceinline__ void note(double read, double mirrored) {
+        note_sizes(read, mirrored);
+        if (mirrored == mirrored) beyond |= __double2hiint(mirrored) & 0x7fffffff | __double2loint(mirrored);
     }
-    __device__ __forceinline__ Seen seen() const { return {apart, largest, beyond != 0, top >= 0x7ff00000u, zero}; }
+    __device__ __forceinline__ void note_diagonal(double read) {
+        note_sizes(read, read), zero = zero || read == 0;
+    }
+    __device__ __forceinline__ Seen seen() const { return {fabs(apart), fabs(largest), beyond != 0, rest != 0, zero}; }
+
+    __device__ __forceinline__ void note_sizes(double read, double mirrored) {
+        const auto raise = [](double& most, double v) { most = fabs(v) > fabs(most) ? v : most; };  // not by a NaN
+        raise(apart, read - mirrored), raise(largest, read);
+        rest = fma(0.0, read, fma(0.0, mirrored, rest));
+    }
 };
 
 constexpr int SEEN = 5;  // numbers in Seen

@@ -81,40 +81,69 @@ struct Factors : Cholesky {
     }
 };
 
+// Goes through the tiles of the lower triangle row by row.  A lane has the addresses of entry (line, pair) of each tile
+// and of its mirror image.
+struct TileWalk {
+    const T_A *at, *image;
+    Index down, right;                      // from a tile to the one below it and to the one on its right
+    int p = 0, q = 0;                       // the tile
+    Index back = right, image_back = down;  // from `at` at the end of row p to its start, and the same for `image`
+
+    __device__ __forceinline__ void advance(int tiles) {
+        q += tiles, at += tiles * right, image += tiles * down;
+        for (; q > p; ++p) {
+            q -= p + 1;
+            at += down - back, image += right - image_back;
+            back += right, image_back += down;
+        }
+    }
+};
+
+// Notes an entry; above the diagonal, its mirror image takes its place.  `below` is its row minus its column.
+__device__ __forceinline__ void note_or_replace(Glance& glance, double& given, double other, bool inside, int below) {
+    if (below < 0) given = other;
+    else if (inside && below) glance.note(given, other);
+    else if (inside) glance.note_diagonal(given);
+}
+
 // Copies to tiles the lower triangle of the matrix as it is read; beyond row n it is the identity.
 __device__ __forceinline__ Seen copy_matrix(const Factors& of, const Reading& read, int n) {
-    constexpr int AHEAD = WARPS > 4 ? 4 : 2;  // tiles of a warp that are loaded at the same time
+    constexpr int AHEAD = 4;  // tiles of a warp that are loaded at the same time
     const int line = lane() / 4, pair = lane() % 4 * 2, count = of.rows * (of.rows + 1) / 2;
     // Entry (i, j) with i >= j is read at i row + j col, and its mirror image at i col + j row.
     const bool reads_lower = read.band.below > 0;
     const Index row = reads_lower ? read.row : read.col, col = reads_lower ? read.col : read.row;
+    TileWalk walk = {read.at + (line * row + pair * col), read.at + (line * col + pair * row), TILE * row, TILE * col};
+    walk.advance(warp());
     Glance glance;
-    int p = 0, q = warp();  // of the next tile
     for (int t = warp(); t < count; t += AHEAD * WARPS) {
-        double given[AHEAD][2], other[AHEAD][2];
-        int first[AHEAD], second[AHEAD];
+        Pair given[AHEAD], other[AHEAD];
+        int start[AHEAD], apart[AHEAD];  // the first row of a tile, and this row minus the first column
         #pragma unroll
-        for (int u = 0; u < AHEAD; ++u, q += WARPS) {
-            for (; q > p; ++p) q -= p + 1;
-            const int i = TILE * p + line, j = TILE * q + pair;
-            first[u] = i, second[u] = j;
-            #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const bool inside = i < n && j + h < n;
-                given[u][h] = inside ? double(read.at[i * row + (j + h) * col]) : double(i == j + h);
-                other[u][h] = inside ? double(read.at[i * col + (j + h) * row]) : double(i == j + h);
+        for (int u = 0; u < AHEAD; ++u) {
+            start[u] = TILE * walk.p, apart[u] = start[u] - TILE * walk.q;
+            const int i = start[u] + line, j = i - line - apart[u] + pair;
+            if (start[u] + TILE <= n) {
+                given[u] = {double(walk.at[0]), double(walk.at[col])};
+                other[u] = {double(walk.image[0]), double(walk.image[row])};
+            } else {
+                given[u] = other[u] = {double(i == j), double(i == j + 1)};
+                if (i < n && j < n) given[u].x = double(walk.at[0]), other[u].x = double(walk.image[0]);
+                if (i < n && j + 1 < n) given[u].y = double(walk.at[col]), other[u].y = double(walk.image[row]);
             }
+            walk.advance(WARPS);
         }
         #pragma unroll
         for (int u = 0; u < AHEAD; ++u) {
             if (t + u * WARPS >= count) break;
-            #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const int i = first[u], j = second[u] + h;
-                if (i < j) given[u][h] = other[u][h];  // on the other side of the diagonal of the matrix
-                else if (i < n) glance.note(given[u][h], other[u][h], i == j);
+            if (apart[u] && start[u] + TILE <= n) {
+                glance.note(given[u].x, other[u].x), glance.note(given[u].y, other[u].y);
+            } else {
+                const int i = start[u] + line, below = apart[u] + line - pair;  // row minus column
+                note_or_replace(glance, given[u].x, other[u].x, i < n, below);
+                note_or_replace(glance, given[u].y, other[u].y, i < n, below - 1);
             }
-            tile_of(of.row(first[u] / TILE), second[u] / TILE) = {given[u][0], given[u][1]};
+            tile_of(of.matrix, t + u * WARPS) = given[u];
         }
     }
     return glance.seen();
@@ -157,11 +186,12 @@ tcs_solve_cholesky(
         const Sides sides = {b + slice * b_step, b_row, b_col};
         Factors factors = {{room.matrix, room.sides, rows, tiles}, size, 0};
         Seen seen = copy_matrix(factors, read, n);
-        for (int e = threadIdx.x; e < size * 8 * tiles; e += THREADS) {
-            const int i = e % size, c = e / size;
-            Number v = {0.0, 0.0};
-            if (i < n) v.re = c < k ? sides(i, c).re : random_probe(i, c - k);
-            save(factors.side(i, c), v);
+        for (int c = warp(); c < 8 * tiles; c += WARPS) {
+            for (int i = lane(); i < size; i += WARP) {
+                Number v = {0.0, 0.0};
+                if (i < n) v.re = c < k ? sides(i, c).re : random_probe(i, c - k);
+                save(factors.side(i, c), v);
+            }
         }
         __syncthreads();
         const double inf = norm_of(factors, n);

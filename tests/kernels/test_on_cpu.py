@@ -263,6 +263,35 @@ def test_other_kernels_solve_and_verify(folder, name, dtype, n, k, kind):
     assert not board[8].any()
 
 
+@pytest.mark.parametrize("dtype, n, lower", [("d", 49, True), ("d", 56, False), ("f", 65, True)])
+def test_what_the_entries_show_of_a_definite_matrix(folder, dtype, n, lower):
+    a, b = definite_stack(dtype, 7, n, 2)
+    given, (i, j) = a.copy(), (n - 1, 2) if lower else (2, n - 1)  # an entry that is read
+    given[1, j, i] = np.nan
+    unread = np.triu_indices(n, 1) if lower else np.tril_indices(n, -1)
+    given[(2, *unread)] = 0
+    given[3, j, i] += 0.5
+    given[4, n - 1, n - 1] = a[4, n - 1, n - 1] = 0
+    given[5, i, j] = np.inf
+    by_columns = np.asfortranarray(given[6])
+    apart = np.abs(given[3, j, i] - given[3, i, j])
+
+    band = (n, 0, 1) if lower else (0, n, 1)
+    x, board, _ = solved(folder, given, b, "positive definite", band)
+    of_columns, *_ = solved(folder, by_columns[None], b[6:], "positive definite", band)
+
+    sound = [0, 1, 2, 3, 6]
+    check(a[sound], b[sound], x[sound], board[:, sound])
+    assert np.array_equal(of_columns[0], x[6])
+    others = np.abs(a[2][unread]).max()
+    np.testing.assert_allclose(board[0, sound], [0, 0, others, apart, 0], rtol=1e-6)
+    np.testing.assert_array_equal(board[1, sound], np.abs(a[sound]).max(axis=(1, 2)))
+    assert board[2].tolist() == [1, 1, 0, 1, 1, 1, 1]  # entries that are not read are not zero
+    assert board[3].tolist() == [0, 1, 0, 0, 0, 1, 0]
+    assert board[4].tolist() == [0, 0, 0, 0, 1, 0, 0]
+    assert board[8, 4] == n and not board[8, sound].any()
+
+
 def eliminated(folder, a, b, probes=2, seed=0, threads=128):
     """Return (info, y) of solve_definite.cu; on a GPU it has more threads, with the same results."""
     (m, n, k), chip = b.shape, {"arch": "sm_90a", "multiprocessors": 132}
