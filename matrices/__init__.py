@@ -98,7 +98,7 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     Raises
     ------
     TypeError
-        The problem has no such option, or cannot have this dtype.
+        The problem has no such option, or cannot have this dtype. Or ``n`` or ``nrhs`` is not an integer.
     ValueError
         There is no problem of this name, or an argument has a value that is not allowed.
 
@@ -185,7 +185,8 @@ def load(
         The dense matrix would exceed ``limit_bytes``, or the variables of a MATLAB file would take more than
         about twice as much when they are unpacked.
     TypeError
-        ``dtype`` is none of the four, or is real although the matrix is complex.
+        ``dtype`` is none of the four, or is real although the matrix is complex. ``name_or_path`` is none of
+        the three, or ``nrhs`` is not an integer.
     ValueError
         The file is malformed, the matrix is not square, the hash does not match, an entry is beyond the
         range of ``dtype``, or another argument has a value that is not allowed.

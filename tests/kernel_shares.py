@@ -35,8 +35,8 @@ WHOLE_LEAF = 128
 def is_close(macros):
     """Tell whether a macro set of panel.cu may take all registers.
 
-    These have a whole leaf in each thread, or most of one and the most blocks.  The number of blocks only
-    sets the bounds of loops.
+    Such a set has WHOLE_LEAF entries in each thread.  Of the sets with fewer entries, but more than half as
+    many, only those with the largest number of blocks count: this number only sets the bounds of loops.
     """
     leaf, is_largest = macros["ROWS"] * macros["WIDTH"], macros["BLOCKS"] == LARGEST_CLUSTER
     return leaf == WHOLE_LEAF or is_largest and leaf > WHOLE_LEAF // 2
@@ -165,8 +165,8 @@ def flags_of(name, arch):
 def jobs(every):
     """Yield (kernel, architecture, macro set, options of the compiler).
 
-    First come those that tests measure, then the others backwards.  The tests take the others from the first
-    one on.
+    First come those that tests measure, then the others in reverse order: the tests compile them at the same
+    time, from the first one on.
     """
     for name, arch, macros in itertools.chain(*MEASURED.values()):
         yield name, arch, tuple(sorted(macros.items())), ()

@@ -48,7 +48,7 @@ MOST_OF_ONE, MOST_PRIMITIVES, MOST_METHODS = 18, 35, 41
 MOST_OF_STACKS = 10
 MOST_POSITIONAL = 6
 # What a constructor may call: the constructor of its base; what makes small containers, locks, and threads
-# that are not started; `add` of the set of all locks and of the set of all calls, which a fork goes through;
+# that are not started; `add` of the two sets of `tcsolve._locks`, which list what must be handled at a fork;
 # and `ld`, the leading dimension.
 SMALL = {"len", "tuple", "list", "dict", "set", "ForkSafeLock"}
 SMALL |= {"threading.Lock", "threading.RLock", "threading.Thread"}

@@ -12,8 +12,9 @@ import tcsolve.matrices
 import tcsolve
 
 # From low to high: what each package imports in addition to NumPy, the standard library and itself.
-# `tcsolve` is the public surface, and `types` are the modules in the same folder.  A package inside another
-# has its own row, or belongs to the row of the outer package.
+# The row `tcsolve` is the public surface: `tcsolve` itself and `tcsolve._public`.  The row `types` has the
+# other modules of the folder tcsolve/, except `__main__`.  A package inside another has its own row, or
+# belongs to the row of the outer package.
 PURE, CUDA = {"types", "_arithmetic"}, {"types", "_arithmetic", "kernels", "cupy"}
 RUNTIME, GEMM, LU = "_backends.cuda.runtime", "_backends.cuda.gemm", "_backends.cuda.lu"
 STACKS = "_backends.cuda.batched"
