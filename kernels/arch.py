@@ -4,9 +4,9 @@
 # spelled as by `target_arch`.
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
-# Clusters exist from CLUSTER_ARCH on.  Every device with clusters can launch PORTABLE_CLUSTER blocks in one.
-# Clusters of 16 blocks need a function attribute, and 16 multiprocessors in one GPC.  From compute capability
-# 11 on, they are not launched.
+# Clusters exist from CLUSTER_ARCH on.  A device with clusters can launch those of PORTABLE_CLUSTER blocks if
+# it has as many multiprocessors.  Clusters of 16 blocks need a function attribute, and 16 multiprocessors in
+# one GPC.  From compute capability 11 on, they are not launched.
 CLUSTER_ARCH = 90
 SMALLEST_CLUSTER = 2
 PORTABLE_CLUSTER = 8

@@ -29,7 +29,10 @@ def square_solve_bytes(n):
 
 
 def updated_squares(rows, j, period):
-    """Return how many squares besides (j, j) are updated in step j; the matrix has `rows` rows of squares."""
+    """Return how many squares besides (j, j) are updated in step j; the matrix has `rows` rows of squares.
+
+    cholesky_squares.cu explains the `period`.
+    """
     return rows - 1 - j + sum(rows - column for column in range(j + 1, rows, period)) if j else 0
 
 

@@ -306,9 +306,10 @@ def _jordan_bytes(n, most, threads, parts, itemsize):
 
 
 def inverse_defines(char, banded):
-    """Return the macros of solve_inverse.cu: one set for each largest number of rows, of its first shape.
+    """Return the macros of solve_inverse.cu: one set for each largest number of rows in INVERSE_SHAPES.
 
-    With `banded`, shapes with several chunks are left out.
+    With `banded`, shapes with several chunks are left out.  Of the others with the same number of rows, the
+    first is taken.
     """
     found = {}
     for most, high, chunk, resident in INVERSE_SHAPES[char]:

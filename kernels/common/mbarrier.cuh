@@ -38,7 +38,8 @@ __device__ __forceinline__ void expect(unsigned barrier, unsigned bytes, bool do
 
 // Arrives at the same barrier of another block of the cluster, or of this one.  Relaxed: writes before the arrival need
 // not be visible to those that wait.  With release here, and acquire in the wait, each stage of gemm_wgmma.cu needed a
-// fence of the whole device and of the first-level cache, which reduced the rate by a quarter.
+// fence for the whole device, and all lines of the first-level cache became invalid.  This reduced the rate by a
+// quarter.
 __device__ __forceinline__ void arrive_relaxed(unsigned barrier, unsigned block) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];"
                  :: "r"(address_in(barrier, block)) : "memory");

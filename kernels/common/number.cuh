@@ -8,10 +8,10 @@ constexpr int PARTS = COMPLEX ? 2 : 1;
 
 struct Number { double re, im; };
 
-// The following are for Number, and for structures like it.
-
 __device__ __forceinline__ float multiply_add(float u, float v, float w) { return fmaf(u, v, w); }
 __device__ __forceinline__ double multiply_add(double u, double v, double w) { return fma(u, v, w); }
+
+// The next three functions take a Number, or a structure with the same members in FP32 (fp32_number.cuh).
 
 template <typename N>
 __device__ __forceinline__ N times(N u, N v) {

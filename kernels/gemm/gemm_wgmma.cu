@@ -49,12 +49,12 @@
 // If the threads read C, added their sums and wrote C, both warpgroups would wait for another 5 to 6 us: all
 // multiprocessors would read and write C at the same time, 17 MB in all, and the memory would be idle during the
 // products.  The rate is 194 TFLOP/s instead of 142 at k = 512, and 224 instead of 163 at k = 1024 (H200, REFINE 3,
-// m = n = 16384, products counted once; one comparison, both versions in the same run, of which no results file is
-// kept).  With REFINE > 0 the first products of the next tile run even while the sums are written to shared memory.
-// Each entry has one addition, so the order of the blocks does not matter.  Threads store results themselves if `how`
-// is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Their results have the bits that the
-// copy engine would give, except that a thread may round alpha times a sum plus c only once.  Subnormal sums are kept,
-// because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
+// m = n = 16384; the three products count as one, of 2 m n k operations; one comparison, both versions in the same run,
+// of which no results file is kept).  With REFINE > 0 the first products of the next tile run even while the sums are
+// written to shared memory.  Each entry has one addition, so the order of the blocks does not matter.  Threads store
+// results themselves if `how` is 0, and, for scaled operands, in tiles on an edge of C or with an Inf or NaN.  Their
+// results have the bits that the copy engine would give, except that a thread may round alpha times a sum plus c only
+// once.  Subnormal sums are kept, because the type of the tensor map is FLOAT32, not FLOAT32_FTZ.
 //
 // Tiles in turn (work): if another kernel occupies multiprocessors when this one starts, some blocks start late.  With
 // a fixed share of the tiles for each block, the tiles of these blocks would be computed last.  Blocks also differ in

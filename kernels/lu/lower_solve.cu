@@ -4,7 +4,7 @@
 //          are solved for.  Null: `out` becomes L^-1, and n is k.
 //   out    the result, k x n, leading dimension ld_out.  It must be b if rows move.
 //   l      FP32 k x k, k <= MOST, leading dimension ldl, rows on 16-byte boundaries: L below its diagonal; other
-//          entries are not used.
+//          entries are not used.  The argument `order` is k.
 //   dst, src  int[2 k], as tcs_merge_swaps makes them: b[dst[i]] = b[src[i]], all reads before any write.  Entry i < k
 //          is for the row that becomes row i; for the others see merge_swaps.cu.  Null: no row moves.
 //   any    null, or unsigned[1]: zero if all rows stay.
