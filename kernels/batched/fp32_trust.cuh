@@ -17,11 +17,11 @@ constexpr double LARGEST = 0x1.fffffffffffffp+1023;
 // an inverse in FP32 is too inaccurate to show which column is the largest.
 constexpr double TELLS = 0x1p-30;
 
-// Where 1 / (||A||_1 ||A^-1||_1) is below SURE, an inverse W in FP32 may look regular although A is singular, above all
-// if entries grow in the elimination.  So then W has to pass a test: for CHECKS random vectors g, in the scale of the
-// rows, the 2-norm of g - A W g must be at most REST.  If A is singular, and u is a unit vector with u^T A = 0 in the
-// same scale, this norm is at least |u^T g|.  The probability that |u^T g| is at most REST for all CHECKS vectors is
-// about 2e-6.
+// Where 1 / (||A||_1 ||A^-1||_1) is below SURE, an inverse in FP32 may look regular although A is singular, above all
+// if entries grow in the elimination.  So then it has to pass a test.  Let B be A with scaled rows, and Y the inverse
+// of B in FP32.  For CHECKS random vectors g, the 2-norm of g - B Y g must be at most REST.  If A is singular, and u is
+// a unit vector with u^T B = 0, this norm is at least |u^T g|.  The probability that |u^T g| is at most REST for all
+// CHECKS vectors is about 2e-6.
 constexpr double SURE = 0x1p-16, REST = 0.25;
 constexpr int CHECKS = 8;
 

@@ -25,8 +25,8 @@
 //
 //   BRIEF 1: a block ends after its first COUNT products, so that the next block starts on any multiprocessor that is
 //          free.
-//     For FP32 operands a warp multiplies all its strips by 8 or 16 columns of B before it tests the scales, so that
-//     the sums of these tiles overlap in time.  With BRIEF 0 there is a branch after the sums of each tile.
+//          For FP32 operands a warp multiplies all its strips by 8 or 16 columns of B before it tests the scales, so
+//          that the sums of these tiles overlap in time.  With BRIEF 0 there is a branch after the sums of each tile.
 //   BULK  1: the copy engine stores dense results of whole 16-byte words (from compute capability 9 on).
 //
 // With one stage, the copies of a block wait for its products, while other blocks on the multiprocessor work.

@@ -2,7 +2,8 @@
 //
 // If CHUNK is MOST, the only chunk stays in shared memory.  Else each pass over the matrix copies all chunks again,
 // mostly from the second-level cache.  A block then needs less shared memory, so that another block fits on the
-// multiprocessor.  While threads read a chunk, the next one is copied.
+// multiprocessor, or so that a matrix larger than shared memory can be read at all.  While threads read a chunk, the
+// next one is copied.
 //
 // The file that includes this one defines MOST, HIGH (1 or 2), CHUNK (a multiple of 16 that divides MOST), and the
 // macros of small_solve.cuh.  A block has THREADS threads.  Needs compute capability 8.

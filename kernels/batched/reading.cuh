@@ -8,7 +8,7 @@
 // Entries (i, j) with -below <= j - i <= above are read.  Instead of an entry outside this band, the matrix has zero if
 // mirror is 0, the entry on the other side of the diagonal if mirror is 1, and the conjugate of that entry if mirror is
 // 2.  If mirror is 2, the diagonal also has zero imaginary parts.  With a mirror, below or above is zero, and the other
-// one is as large as the matrix: of two entries that mirror each other, one is read.
+// one is at least as large as the matrix: of two entries that mirror each other, one is read.
 struct Band {
     int below, above, mirror;
 

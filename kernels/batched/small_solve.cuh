@@ -26,8 +26,9 @@
 //           largest norm of a few columns of A^-1, this one included, is taken for ||A^-1||_1, unless a random vector
 //           shows that ||A^-1||_1 is larger.
 //   near    The size of A^-1 is the largest ||A^-1 g||_1 of at least PROBES random g (probe.cuh).  If
-//           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1.
-//           In solve_team.cu and solve_inverse.cu it always is ||A^-1||_1, from an inverse in FP32 that is tested.
+//           1 / (||A||_1 times this size) is below `near`, the size is ||A^-1||_1 instead, from all columns of A^-1, or
+//           from a few if `left` names one.  In solve_team.cu and solve_inverse.cu it always is ||A^-1||_1, from an
+//           inverse in FP32 that is tested.
 //   least   the lower bound on 1 / (||A||_1 times the size of A^-1).
 //   safe    ||A||_inf and max |x| must lie between 1 / safe and safe, and ||A||_1 below safe.  If b = 0, x = 0 is
 //           allowed.

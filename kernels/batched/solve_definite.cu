@@ -262,7 +262,8 @@ struct Columns {
 __device__ __forceinline__ void update_urgent(const Panels& panels, const Columns& columns, Shared& shared) {
     Square square;
     if (columns.own > 0) {
-        // A rehearsal: all blocks wait for the inverse below, and now its instructions are in the cache.
+        // This inverse is not used.  It is computed so that the instructions are in the cache for the inverse at the
+        // end, for which all blocks to the right wait.
         square.load(columns.square(columns.own));
         square.invert(shared.cross);
         square.save_columns(shared.rows, 1.0);

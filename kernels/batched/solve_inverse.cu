@@ -10,8 +10,7 @@
 //   trusted   the least 1 / (||A||_1 ||A^-1||_1) for which the inverse is taken for accurate.
 //
 // The matrix is read again for each residual, see matrix_chunks.cuh.  x is refined until it meets the bound, as long as
-// a step divides the residual by at least 4.  `column` below is the number of a column of the FP32 inverse, which is
-// taken for A^-1.
+// a step divides the residual by at least 4.  The norms of A^-1 and of its columns are those of the inverse in FP32.
 //
 // Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room` and `Chunks`.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 * HIGH), HIGH (1 or 2), CHUNK (MOST
@@ -92,8 +91,8 @@ __device__ __forceinline__ Number residual(
     return sum.result(of_row);
 }
 
-// The square of the 2-norm of g - A W g, in the scale of the rows, for random vector c (fp32_trust.cuh).  All
-// threads get the result.  x is overwritten.
+// The square of the 2-norm of g - B Y g for random vector c (fp32_trust.cuh).  All threads get the result.  x is
+// overwritten.
 __device__ __forceinline__ double rest_of(
     const Inverse& inverse, const Room& room, Chunks& chunks, const OwnRow& own, int c
 ) {
@@ -217,7 +216,7 @@ tcs_solve_inverse(
         __syncthreads();
     }
 
-    int column;
+    int column;  // of A^-1; its norm is `of_column`
     const double of_column = inverse.sum_of_column(room, column), norm = largest_of_block<WARPS, 0>(of_column);
     Measured found = {inf, one, norm, 0.0};
     good = !__syncthreads_or(!good) && 1 / one / norm >= trusted;

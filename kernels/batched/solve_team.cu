@@ -108,7 +108,7 @@ struct Inverse {
     // The place of the column of the inverse that is multiplied by the right-hand side in row r of this lane.
     __device__ __forceinline__ int place(int r, int n) const { return step[r] < n ? step[r] + N - n : step[r] - n; }
 
-    // Calls add(r, y) with y = A^-1 times `side`, entry step[r], for each row of this lane.
+    // Calls add(r, y) for each row of this lane; y is entry step[r] of the product of the inverse and `side`.
     template <typename Add>
     __device__ __forceinline__ void apply(Places& places, Add add) {
         Small sum[ROWS] = {};
@@ -164,8 +164,7 @@ __device__ __forceinline__ double residual(
     return largest;
 }
 
-// The square of the 2-norm of g - A W g, in the scale of the rows, for random vector c (fp32_trust.cuh).  x is
-// overwritten.
+// The square of the 2-norm of g - B Y g for random vector c (fp32_trust.cuh).  x is overwritten.
 __device__ __forceinline__ double rest_of(
     Inverse& inverse, const Matrix& matrix, Places& places, const double (&scales)[ROWS], int c
 ) {

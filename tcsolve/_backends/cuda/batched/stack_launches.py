@@ -11,7 +11,7 @@ from tcsolve.kernels.launch_shapes import STACK_THREADS, TILE, TILE_THREADS, sta
 
 __all__ = ["measure", "read_as", "rows"]
 
-# Number of threads of a block with one entry per thread; number of rows of a block of measure_systems.cu.
+# Number of threads of a block of tcs_rows and of tcs_sizes; number of rows of a block of tcs_sizes.
 THREADS, SIZES_ROWS = 256, 128
 
 

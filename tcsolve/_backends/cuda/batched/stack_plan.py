@@ -14,7 +14,7 @@ from tcsolve._contract.stacks import StackPlan
 
 __all__ = ["plan"]
 
-# Largest number of matrices in one call, for LU and for triangles.
+# Largest number of matrices in one call: for LU, and for triangles and Cholesky factors.
 MOST_LU, MOST_TRIANGLES = 1 << 19, 65535
 # Up to this n, the matrices of a stack are factored together.  Each larger matrix fills the device by itself.
 # The second limit is for positive definite matrices.

@@ -105,7 +105,7 @@ def _order(x):
 
 
 def _rows(x):
-    """Return a view of x whose rows are copied in order, or None if CuPy should copy x."""
+    """Return a view of x whose rows lie one behind the other in the copy; None if CuPy should copy x."""
     if type(x) is not np.ndarray and not isinstance(x, np.memmap):
         return None
     if x.nbytes < LEAST_BYTES or not x.dtype.isnative or x.dtype.char not in "fdFDeiIlLqQbBhH":
