@@ -102,8 +102,8 @@ def gemm(
 
     Notes
     -----
-    Before float32 and float64 operands are rounded to 'fp16', 'bf16' or 'tf32', they are scaled by powers of
-    two, one for each row of op(a) and each column of op(b).  The largest entry of each then lies in
+    Operands that are converted to 'fp16', 'bf16' or 'tf32' are first scaled by powers of two, one for each
+    row of op(a) and each column of op(b).  The largest entry of each then lies in
     [2**13, 2**14).  On a GPU, the scales for 'bf16' and 'tf32' are at most 2**126, so an entry below 2**-113
     stays below 2**13.  With these scales, the range of FP16 (6e-5 to 65504) is no limit for the operands, and
     their rounding errors need no scales of their own.  The scales are undone exactly.  If a row or a column

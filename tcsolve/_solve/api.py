@@ -117,8 +117,8 @@ def solve(
     -----
     An answer is accepted if ``||b - A x|| <= u sqrt(n) ||A|| ||x||`` in infinity norms for every right-hand
     side, with u = 2**-53 (2**-24 for FP32).  n counts as at least 4 (complex: 8).  The
-    residual is computed in FP64 [1]_ [2]_.  For up to 32 unknowns it is as accurate as in long double,
-    because there the rounding of an FP64 residual matters.
+    residual is computed in FP64 [1]_ [2]_.  For FP64 answers with up to 32 unknowns it is as accurate as in
+    long double, because there the rounding of an FP64 residual matters.
 
     References
     ----------
@@ -263,7 +263,8 @@ def factor(
     -------
     Factorization or StackFactorization
         It has ``solve(b)``, ``solve_ex(b)``, ``rcond()``, ``slogdet()`` and ``nbytes``.  For a stack,
-        ``rcond()`` and ``slogdet()`` return one number for each matrix.
+        ``rcond()`` returns an array with one number for each matrix, and ``slogdet()`` returns two such
+        arrays.
 
     Raises
     ------

@@ -51,7 +51,8 @@ def refine(a, b, correct, *, x0=None, norm=None, plan=None, tol=None, max_steps=
     Returns
     -------
     Solution
-        Its status is CONVERGED, STALLED or NONFINITE_INPUT, and its rcond is NaN.
+        Its x has the shape of b, in FP64 or complex128, also for arguments in FP32.  Its status is CONVERGED,
+        STALLED or NONFINITE_INPUT, and its rcond is NaN.
 
     Raises
     ------

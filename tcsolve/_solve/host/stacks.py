@@ -1,4 +1,4 @@
-"""Stacks of systems: on the host small ordinary systems are solved all at once; others, one by one."""
+"""Stacks of systems: on the host small ordinary systems are solved all at once; others, matrix by matrix."""
 
 import functools
 import math

@@ -1,7 +1,7 @@
 """Systems on a device that are solved with as little work of the host as possible.
 
 These systems are of two kinds: small ones, which one launch solves and judges; and single systems and short
-stacks, which several launches factor or eliminate.  `plain_answer_there` says which systems are plain.
+stacks, which several launches solve and measure.  `plain_answer_there` says which systems are plain.
 """
 
 import functools

@@ -2,9 +2,9 @@
 
 A single matrix is treated as a stack of one.
 
-1. `ops.vendor` factors or eliminates each matrix in FP64, and solves for b and a few random vectors together.
-   Two kernels, solve_team.cu and solve_inverse.cu, invert matrices in FP32 and refine x instead; then rcond
-   comes from the inverse.
+1. `ops.vendor` solves for b and a few random vectors together, in FP64: by factors of each matrix, or by an
+   elimination that keeps no factors.  Two kernels, solve_team.cu and solve_inverse.cu, invert matrices in
+   FP32 and refine x instead; then rcond comes from the inverse.
 2. The norms of A, the residual of x, and the size of A^-1 times the random vectors are measured, usually by
    one kernel.  Other numbers were found when the structure was read.  The host reads all of them at once; of
    a long stack without `estimate`, only those of doubtful systems (see `doubtful`).
