@@ -53,6 +53,23 @@ struct OwnRow {
 
 __device__ __forceinline__ double of_row(double v) { return HIGH == 1 ? v + of_partner(v, 16) : v; }
 
+// Copies the triangle of a real matrix that is read to the other one, and notes the entries of the row of this thread.
+__device__ __forceinline__ Seen mirror_triangle(Given* all, const OwnRow& own, int n, bool reads_lower) {
+    const int half = HIGH == 1 ? (n + 1) / 2 : n, i = own.i;  // the columns of a row are split between two threads
+    const int first = own.is_first ? 0 : half, last = own.is_first ? half : n;
+    Glance glance;
+    if (i < n) {
+        if (own.is_first) glance.note_diagonal(entry(all, i, i).re);
+        #pragma unroll 4
+        for (int j = reads_lower ? max(first, i + 1) : first; j < (reads_lower ? last : min(last, i)); ++j) {
+            const Given read = all[j * LD + i];
+            glance.note(number_of(read).re, entry(all, i, j).re);
+            all[i * LD + j] = read;
+        }
+    }
+    return glance.seen();
+}
+
 // The sums of columns.  A team of threads sums up some rows of all columns of a chunk.
 constexpr int TEAM = CHUNK < WARP ? WARP : CHUNK, TEAMS = THREADS / TEAM;
 static_assert(2 * TEAMS * MOST <= PARTS * (MOST * LD_PANEL + PANEL * LD_TOP), "room for the sums");
@@ -136,13 +153,17 @@ tcs_solve_inverse(
         // No thread writes what another one reads: the mirror image of an entry that is not read keeps its value.
         const Band band(below, above, mirror);
         Given* const all = chunks.buffers;
-        own.for_entries(all, n, [&](int j, Number given) {
-            if (own.i >= n || j >= n) return;
-            const Number other = band.mirror && !band.reads(own.i, j) ? entry(all, j, own.i) : Number{0.0, 0.0};
-            const Number stands = band.stands(own.i, j, given, other);
-            seen.note(band, own.i, j, given, stands);
-            if (band.changes(own.i, j)) store(reinterpret_cast<T_A*>(all), own.i * LD + j, stands);
-        });
+        if (!COMPLEX && mirror) {
+            seen = mirror_triangle(all, own, n, band.below > 0);
+        } else {
+            own.for_entries(all, n, [&](int j, Number given) {
+                if (own.i >= n || j >= n) return;
+                const Number other = band.mirror && !band.reads(own.i, j) ? entry(all, j, own.i) : Number{0.0, 0.0};
+                const Number stands = band.stands(own.i, j, given, other);
+                seen.note(band, own.i, j, given, stands);
+                if (band.changes(own.i, j)) store(reinterpret_cast<T_A*>(all), own.i * LD + j, stands);
+            });
+        }
         __syncthreads();
     }
     double norms[2] = {};  // the sum of a row, and of a column: ||A||_inf, ||A||_1
