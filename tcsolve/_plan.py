@@ -52,8 +52,9 @@ class Plan:
         solve with L and one with U.  With ``residual='double-double'`` there may be about twice as many.  The
         default is the number of corrections that take as long as a solve with the update that would be tried
         next, but at least 30 and at most 300.  It is 300 if no update may follow (``fallback=False``, or
-        'fp64'), or if the device emulates the one that would follow.  For several right-hand sides, the
-        update that would be tried next is never an emulated one.
+        'fp64').  For one right-hand side, it is also 300 if the update that would be tried next is emulated
+        on this device.  For several right-hand sides, emulated updates are skipped, so the next one that is
+        not emulated counts.
     basis : int
         Largest number of Krylov vectors before FGMRES or GMRES restarts.
     contraction : float

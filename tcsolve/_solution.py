@@ -104,9 +104,9 @@ class Status(Enum):
         "precision; leave assume_a out, or give 'symmetric' or 'hermitian'."
     )
     NOT_AS_ASSERTED = (
-        "The backward error meets the bound for the matrix that assume_a describes, but entries that are "
-        "not read contradict assume_a, so x may not solve the system with the whole matrix; leave "
-        "assume_a out, or clear these entries."
+        "The backward error meets the bound for the matrix that assume_a describes, but other entries of "
+        "A contradict assume_a, so x may not solve the system with the whole matrix; leave assume_a out, or "
+        "clear these entries."
     )
     NONFINITE_INPUT = (
         "a or b holds NaN or Inf, so x does too; clean the data (check_finite=True finds it)."

@@ -227,7 +227,7 @@ class Stacks(Protocol):
             Receives b - A x, in FP64 or complex128.
         known : tuple of array, optional
             For one large system: the sums of |a_ij| over each row and over each column, both (n,), and A x,
-            shape (n, k), in FP64 or complex128.  Then a is not read, no residuals are returned, and `out`
+            shape (n, k), in FP64 or complex128.  Then a is not read, `residuals` is not filled, and `out`
             has zeros before the call.
         """
 

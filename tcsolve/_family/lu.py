@@ -162,8 +162,8 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
         The result of `lu_factor`, or of SciPy's or CuPy's.
     b : array_like, shape (n,) or (..., n, k)
         The right-hand sides.
-    trans : {0, 1, 2}
-        0: A x = b.  1: A^T x = b.  2: A^H x = b.
+    trans : {0, 1, 2, 'N', 'T', 'C'}
+        0 or 'N': A x = b.  1 or 'T': A^T x = b.  2 or 'C': A^H x = b.
     overwrite_b : bool
         Allow writing x to the memory of b.
     check_finite : bool

@@ -19,7 +19,7 @@ NO_BAD_PIVOT = 2**31 - 1
 
 
 class PivotedLU(NamedTuple):
-    """Computed factors, with the exact product M = P^T L U.
+    """Computed factors of a matrix.  M stands for their exact product P^T L U.
 
     A solve with the factors applies M^-1, or M^-T if `transposed`.
 

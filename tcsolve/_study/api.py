@@ -42,8 +42,10 @@ def study(
         ``"fp16"``; a `Plan`; or a grid of the fields of a `Plan`, as ``{"precision": ["fp16", "bf16"],
         "method": ["ir", "gmres"]}``, and of ``"residual"`` as in `solve`.  A name, or a grid that does not
         say otherwise, has ``fallback=False`` and ``max_steps=500``.  A `Plan` is taken as it is.
+        Plans are needed unless `matrices` is a study file.
     path : path, optional
         File for the rows, as JSON lines.  Each row is written to the disk as soon as its run is done.
+        Without `resume` the file must be new or empty.
     resume : bool
         Keep the rows that the file has, and do only the other runs.  A run whose row lacks the history, the
         spectrum or the energy that is now asked for is done again.  The table then has the new row, and the
@@ -80,10 +82,10 @@ def study(
     Raises
     ------
     InputError
-        An argument is wrong, or the file `path` does not hold rows of a study.  A matrix that cannot be read
-        or fetched, or a run that fails, raises nothing: its row has the reason.  But if every matrix is
-        a name in the collection, with neither a pattern nor the filter ``group``, and none of them can be
-        fetched, this error is raised, and nothing is run.
+        An argument is wrong, or the file `path` cannot be used.  A matrix that cannot be read or fetched, or
+        a run that fails, raises nothing: its row has the reason.  But if every matrix is a name in the
+        collection, with neither a pattern nor the filter ``group``, and none of them can be fetched, this
+        error is raised, and nothing is run.
     OSError
         The file `path` cannot be written, for instance because the disk is full.
 

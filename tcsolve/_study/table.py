@@ -193,7 +193,7 @@ class StudyTable:
             - heatmap: the steps, or the failure, of each matrix with each plan; ``measure=`` names another
               column.  With more than 85 matrices it has pages, and ``page=`` names one, 1 by default.
             - spectrum: the eigenvalues of A, and those of ``M^-1 A - I`` for the factors M of up to five
-              plans; ``matrix=`` names the matrix.
+              plans; ``matrix=`` names the matrix, by default the first one.
         path : path, optional
             File to write, for instance .png, .pdf or .svg.
         **options

@@ -56,7 +56,9 @@ class Solver(NamedTuple):
 def add_bench(commands, texts):
     """Add the parser of `tcsolve bench` to the commands."""
     parser = commands.add_parser(
-        "bench", help="time solve here, compared with SciPy, NumPy, CuPy and torch", **texts
+        "bench",
+        help="time tcsolve.solve on this machine, compared with SciPy, NumPy, CuPy and torch",
+        **texts,
     )
     parser.set_defaults(run=_bench, output=None)
     parser.add_argument(

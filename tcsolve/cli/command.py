@@ -267,6 +267,6 @@ def _exit_code(status):
 def _list(args):
     for entry in matrices.catalog():
         unsolvable = "" if entry.solvable else "; not solvable"
-        cond = f"; --cond {entry.options['cond']:g}" if "cond" in entry.options else ""
+        cond = f"; --cond (default {entry.options['cond']:g})" if "cond" in entry.options else ""
         print(f"{entry.name:22} {entry.summary}{unsolvable}{cond}")
     return 0
