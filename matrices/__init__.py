@@ -125,7 +125,13 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     rng = np.random.default_rng(seed)
     supplied = {"n": n, "rng": rng, "dtype": _check_dtype(np.float64 if dtype is None else dtype)}
     wanted = inspect.signature(generator).parameters
-    a = generator(**{key: value for key, value in supplied.items() if key in wanted}, **options)
+    with np.errstate(all="ignore" if options else None):
+        a = generator(**{key: value for key, value in supplied.items() if key in wanted}, **options)
+    if options and not np.isfinite(a).all():
+        given = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise ValueError(
+            f"{name} has entries that are NaN or Inf with {given}; choose other values"
+        )
     condition = _CONDITIONS.get(name, lambda n, **_: None)
     return _problem_of(name, a, condition(len(a), **options), rng, dtype=dtype, nrhs=nrhs, rhs=rhs)
 

@@ -126,6 +126,7 @@ def load_case(case, seed, rhs):
         raise NotFetched(case.fault)
     if case.is_left_out:
         raise Skipped(case.options[LEFT_OUT])
+    case.filters.check_group(case.source == "suitesparse")
     if "n" in case.options:
         case.filters.check_size(case.options["n"])
     try:

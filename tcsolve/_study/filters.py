@@ -61,6 +61,11 @@ class Filters:
             raise InputError(f"study: kind is {found['kind']!r}, needs one of {', '.join(KINDS)}")
         return cls(**found)
 
+    def check_group(self, is_of_collection):
+        """Raise `Skipped` if a group is wanted, and the matrix is not of the collection."""
+        if self.group and not is_of_collection:
+            raise Skipped(f"it is of no group of the collection, and {self.group} is wanted")
+
     def check_size(self, n):
         """Raise `Skipped` if matrices of order n are left out."""
         if self.max_n is not None and n > self.max_n:

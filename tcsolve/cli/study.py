@@ -1,5 +1,6 @@
 """The command `tcsolve study`: a study of convergence, its tables and its pictures."""
 
+import functools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,9 @@ examples:
   tcsolve study --read runs.jsonl --table runs.tex --pictures figures
 """
 FILTERS = ("min_n", "max_n", "kind", "group", "kappa")
+# The arguments that say what to run; --read runs nothing.
+OF_RUNS = ("matrices", "precision", "plan", *FILTERS, "output", "resume", "jobs", "limit", "device")
+OF_RUNS += "seed", "rhs", "history", "spectrum", "energy"
 
 
 def add_study(commands, texts):
@@ -32,7 +36,7 @@ def add_study(commands, texts):
     parser = commands.add_parser(
         "study", help="solve many matrices by many plans: tables and pictures", **texts
     )
-    parser.set_defaults(run=_study)
+    parser.set_defaults(run=functools.partial(_study, parser))
     parser.add_argument(
         "matrices",
         nargs="*",
@@ -108,7 +112,9 @@ def add_study(commands, texts):
     )
 
 
-def _study(args):
+def _study(parser, args):
+    if args.read:
+        _require_nothing_to_run(parser, args)
     _check_results(args)
     table = StudyTable.read(args.read) if args.read else _run(args)
     columns = args.columns.split(",") if args.columns else None
@@ -129,6 +135,16 @@ def _study(args):
     for reason, runs in raised.items():
         say("warning", f"{runs} run{'s' * (runs > 1)} ended with an error: {reason}")
     return 0
+
+
+def _require_nothing_to_run(parser, args):
+    """Raise an InputError if arguments say what to run, although the rows are read from a file."""
+    given = [name for name in OF_RUNS if getattr(args, name) not in ([], parser.get_default(name))]
+    if given:
+        named = ["matrices" if n == "matrices" else "--" + n.replace("_", "-") for n in given]
+        raise InputError(
+            f"--read {args.read} runs nothing; leave out {', '.join(named)}, or leave out --read"
+        )
 
 
 def _check_results(args):

@@ -119,6 +119,8 @@ def test_docstring_examples_run(module):
         (dict(name="scattering_cylinder", n=3, dtype=float), TypeError, "is complex"),
         (dict(name="mixed_scales", n=9, decades=40, dtype="f4"), ValueError, "range of float32"),
         (dict(name="gauss", n=3, nrhs=0), ValueError, "nrhs is 0"),
+        (dict(name="love_capacitor", n=3, spacing=0), ValueError, "NaN or Inf with spacing=0;"),
+        (dict(name="foster_growth", n=3, kh=np.nan), ValueError, "NaN or Inf with kh=nan;"),
         (dict(name="gauss", n=3, rhs="zeros"), ValueError, "'ones' or 'random'"),
     ],
 )

@@ -344,6 +344,12 @@ SELECTED = [
         {"*": "kind = spd) exclude 2 of the 4"},
     ),
     ("ss:*", {"group": "Bai"}, ["other"], {}),
+    (
+        "gen:hilbert:n=3",
+        {"group": "HB"},
+        [],
+        {"hilbert n=3": "no group of the collection, and HB is"},
+    ),
     ("ss:HB/*", {"max_n": 1}, [], {"HB/*": "(max_n = 1) exclude 3 of the 3"}),
     ("ss:large", {"max_n": 5}, [], {"large": "n = 12 is above max_n = 5"}),
 ]

@@ -403,6 +403,10 @@ def test_the_command_runs_a_study_file(tmp_path, capsys):
         ),
         (["--read", "absent.jsonl"], "cannot be read"),
         (
+            ["--read", "r.jsonl", "gen:gauss:n=4", "--max-n", "5"],
+            "r.jsonl runs nothing; leave out matrices, --max-n",
+        ),
+        (
             ["gen:gauss:n=4", "--precision", "fp16", "--table", "a.csv", "--columns", "n,foo"],
             "no column foo; there are matrix, ",
         ),
