@@ -26,6 +26,7 @@ from tcsolve._solve.problem.structures import detected, read_under
 from tcsolve._solve.problem.trivial import solve_empty, solve_one_element
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
+from tcsolve._solve.zero_pivots import if_singular
 from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]
@@ -198,7 +199,7 @@ def _solve_full(ops, a, b, request):
         if solution:
             if request.check_finite and not solution.status.ok:
                 require_finite(bool(np.isfinite(b).all()), "b")
-            return solution
+            return if_singular(ops, a, solution)
     if structure == "positive definite" and not _may_be_definite(ops, a):
         if request.check_finite:
             require_finite_arrays(ops.xp, b=b)
@@ -249,5 +250,5 @@ def _climb(ops, a, b, request, options):
     may_fall_back = ladder.plan.fallback and request.with_fp64
     if solution.status is Status.OVERFLOW and may_fall_back and request.dtype.char in "dD":
         del ladder, condition  # their memory is free for other factors
-        return in_range(ops, a, b, solution)
-    return solution
+        solution = in_range(ops, a, b, solution)
+    return if_singular(ops, a, solution)

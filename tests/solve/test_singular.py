@@ -27,6 +27,38 @@ def test_a_zero_column_is_singular_wherever_it_is(xp, n, which, precision):
     assert np.isnan(host(solution.x)).all()
 
 
+@pytest.mark.parametrize("structure", [None, "triangular"])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize(
+    "how", [*({"precision": name} for name in EVERY), {"residual": "double-double"}], ids=str
+)
+@pytest.mark.parametrize("n", [3, 4, 20, 60, 300])
+def test_a_triangle_with_a_zero_on_its_diagonal_is_singular(xp, n, how, order, structure):
+    """Rounding in an LU with pivoting makes the last pivot nonzero."""
+    rng = np.random.default_rng(n)
+    for lower in (True, False):
+        a = rng.standard_normal((n, n))
+        a = np.tril(a, 0) if lower else np.triu(a, 0)
+        a[n // 2, n // 2] = 0
+        kind = structure and f"{'lower' if lower else 'upper'} {structure}"
+        b = xp.asarray(rng.standard_normal(n))
+
+        solution = solve_ex(xp.asarray(a, order=order), b, assume_a=kind, **how)
+
+        assert solution.status is solution.statuses[()] is Status.SINGULAR
+        assert solution.rcond == solution.rconds == 0
+        assert np.isnan(host(solution.x)).all() and np.isnan(solution.backward_error).all()
+
+
+def test_a_lower_band_with_a_zero_on_its_diagonal_is_singular(xp):
+    rng, n = np.random.default_rng(2), 200
+    a = sum(np.diag(rng.standard_normal(n - k), -k) for k in range(3))
+    a[100, 100] = 0
+    assert solve_ex(xp.asarray(a), xp.ones(n)).status is Status.SINGULAR
+    a[100, 100] = 1
+    assert solve_ex(xp.asarray(a), xp.ones(n)).status is not Status.SINGULAR
+
+
 @pytest.mark.parametrize("precision", EVERY)
 @pytest.mark.parametrize("row", [0, 20, 39])
 def test_a_zero_row_is_singular_wherever_it_is(xp, row, precision):

@@ -212,6 +212,9 @@ class Banded:
         room = np.zeros((kl + len(entries), entries.shape[1]), entries.dtype, order="F")
         room[kl:] = entries
         lu, pivots, info = lapack_of("gbtrf", room.dtype)(room, kl, ku, overwrite_ab=True)
+        if ku == 0 and not info and not entries[0].all():
+            # A lower triangle with a zero on its diagonal; pivoting has made the last pivot nonzero.
+            info = 1 + int(np.argmin(entries[0] != 0))
         return cls(band.a, (lu, kl, ku), pivots, max(info, 0))
 
     def solve(self, b, adjoint=False):
