@@ -24,9 +24,9 @@ from tcsolve._solve.problem.overwriting import in_lent_memory
 from tcsolve._solve.problem.request import real_if, require_finite_arrays
 from tcsolve._solve.problem.structures import detected, read_under
 from tcsolve._solve.problem.trivial import solve_empty, solve_one_element
+from tcsolve._solve.problem.zero_pivots import if_singular
 from tcsolve._solve.vendor.solve import goes_to_vendor, solve_by_vendor
 from tcsolve._solve.vendor.system import read_matrix
-from tcsolve._solve.zero_pivots import if_singular
 from tcsolve._steps import guarded
 
 __all__ = ["solve_request"]

@@ -8,6 +8,7 @@ from bounds import MET, host, ratio
 from scipy.linalg.lapack import dgetrf
 from systems import gauss
 
+import tcsolve
 from tcsolve import Plan, Status, matrices, solve_ex
 from tcsolve._arithmetic.formats import UPDATES
 
@@ -48,6 +49,25 @@ def test_a_triangle_with_a_zero_on_its_diagonal_is_singular(xp, n, how, order, s
         assert solution.status is solution.statuses[()] is Status.SINGULAR
         assert solution.rcond == solution.rconds == 0
         assert np.isnan(host(solution.x)).all() and np.isnan(solution.backward_error).all()
+
+
+@pytest.mark.parametrize("n", [3, 4, 20, 60, 150, 700])
+def test_such_a_triangle_in_a_stack_is_singular(xp, n):
+    rng = np.random.default_rng(n)
+    a, b = rng.standard_normal((5, n, n)), xp.asarray(rng.standard_normal((5, n, 1)))
+    a[1], a[3] = np.tril(a[1]), np.triu(a[3])
+    a[[1, 3], n // 2, n // 2] = 0
+    for order in "CF":
+        given = xp.asarray(a if order == "C" else np.ascontiguousarray(a.swapaxes(1, 2)))
+        given = given if order == "C" else given.swapaxes(1, 2)
+
+        solution = solve_ex(given, b)
+
+        bad = [status is Status.SINGULAR for status in solution.statuses]
+        assert bad == [False, True, False, True, False]
+        assert np.isnan(host(solution.x)).all(axis=(1, 2)).tolist() == bad
+        with pytest.raises(tcsolve.SingularError, match="in slice 1"):
+            tcsolve.solve(given, b)
 
 
 def test_a_lower_band_with_a_zero_on_its_diagonal_is_singular(xp):

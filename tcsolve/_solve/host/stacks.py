@@ -15,6 +15,7 @@ from tcsolve._solution import HistoryPoint, Solution, Status, code_of, of_slices
 from tcsolve._solve.host.gains import vectors
 from tcsolve._solve.host.lapack_factors import General, is_positive_definite
 from tcsolve._solve.problem.structures import read_under
+from tcsolve._solve.problem.zero_pivots import singular_triangles
 from tcsolve._solve.verify.long_double_residual import residual, residual_of_stack
 
 __all__ = ["plain_answer", "solve_stack"]
@@ -202,6 +203,8 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
             done &= rcond > 0
         codes = np.where(rcond < np.finfo(x.dtype).eps, ILL, OK)
+        if (ill := np.flatnonzero(done & (codes == ILL))).size:
+            done[ill] &= ~singular_triangles(numpy_ops, a, ill)
         found.x[some], found.error[some], found.rconds[some] = x, error, rcond
         found.codes[some], found.done[some] = np.where(apart, APART, codes), done
     if found.done.any():

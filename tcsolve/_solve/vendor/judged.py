@@ -36,7 +36,7 @@ def settled_few(ops, system, x, few, board, factors):
         The measured numbers of these systems.  Without them, the systems are solved again.
     factors : factors of all systems
     """
-    if board is not None and (part := settled_as_they_are(system, x, board)):
+    if board is not None and (part := settled_as_they_are(ops, system, x, few, board)):
         return part
     here, some = ops.xp.asarray(few), some_of(ops, system, few)
     if board is None:

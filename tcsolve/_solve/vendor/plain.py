@@ -16,6 +16,7 @@ from tcsolve._backends.select import cupy_ops_for
 from tcsolve._checks import STRUCTURES
 from tcsolve._outcome import raise_or_warn, warn_of_rcond
 from tcsolve._solution import contradicted
+from tcsolve._solve.problem.zero_pivots import singular_triangles
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.judged import PROBES, settled_few
 from tcsolve._solve.vendor.measure import limits, rconds_alone
@@ -135,10 +136,11 @@ def _settle_doubtful(ops, system, judged, batch, check_finite):
     """Replace the answers to doubtful systems, and raise or warn as their statuses say."""
     start, (_, few, board) = time.perf_counter(), judged
     if board is not None and len(few) <= FEW and (rconds := rconds_alone(board, system)):
-        bad = next((i for i, rcond in enumerate(rconds) if rcond < system.eps), None)
-        if bad is not None:
-            warn_of_rcond(min(rconds), np.unravel_index(few[bad], batch))
-        return
+        bad = few[np.array(rconds) < system.eps]
+        if system.kind != "general" or not singular_triangles(ops, system.a, bad).any():
+            if bad.size:
+                warn_of_rcond(min(rconds), np.unravel_index(bad[0], batch))
+            return
     part = settled_few(ops, system, *judged, Later(ops, system, PROBES))
     require_finite_systems(ops, system, part, check_finite, few)
     solution = solution_of(part, ops, part.codes.shape, part.x.shape, start, 0)

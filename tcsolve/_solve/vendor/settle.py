@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from tcsolve._solve.problem.zero_pivots import singular_triangles
 from tcsolve._solve.vendor.measure import (
     MEASURED_AT_ONCE,
     all_ordinary,
@@ -59,12 +60,14 @@ def settled(ops, system, x, factors, board):
         sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
+    if system.kind == "general" and (ill := np.flatnonzero(part.codes == ILL_CONDITIONED)).size:
+        part.codes[ill[singular_triangles(ops, system.a, ill)]] = system.broken
     _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
 
 
-def settled_as_they_are(system, x, board):
-    """Return the `Part` of some systems if x needs no change and their rconds are known; otherwise None.
+def settled_as_they_are(ops, system, x, few, board):
+    """Return the `Part` of the systems `few` if x needs no change and their rconds are known; otherwise None.
 
     `board` has the measured numbers of these systems, on the host.  x (m, n, k) has the answers of all.
     """
@@ -73,6 +76,11 @@ def settled_as_they_are(system, x, board):
     if is_open.any() or (look.codes != CONVERGED).any():
         return None
     codes = np.where(look.least >= system.eps, CONVERGED, ILL_CONDITIONED).astype(np.int8)
+    if (
+        system.kind == "general"
+        and singular_triangles(ops, system.a, few[codes != CONVERGED]).any()
+    ):
+        return None
     steps = np.zeros(look.error.shape, np.int64)
     return Part(x, codes, look.least, look.error, steps, look.apart, look.spoilt)
 

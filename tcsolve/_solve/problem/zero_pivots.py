@@ -1,0 +1,87 @@
+"""Triangles with a zero on the diagonal, which an LU with pivoting may take for regular.
+
+The product of the pivots of such an LU is the determinant, which is zero.  But pivoting adds multiples of
+rows to each other, and then rounding makes the last pivot nonzero.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from tcsolve._solution import HistoryPoint, Status
+
+__all__ = ["if_singular", "singular_triangles"]
+
+# With these statuses, A is regular, known to be singular, or not finite.
+KNOWN = (
+    *(Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK, Status.UNDERFLOW),
+    *(Status.SINGULAR, Status.NONFINITE_INPUT),
+)
+# The largest number of entries that are copied at once, unless one row has more.
+ENTRIES = 1 << 22
+
+
+def if_singular(ops, a, solution):
+    """Return the solution; with the status SINGULAR if A is a triangle with a zero on its diagonal.
+
+    Parameters
+    ----------
+    ops : Ops
+    a : array, shape (n, n)
+        The matrix that the structure describes.
+    solution : Solution
+        That of a system with this matrix.
+    """
+    if solution.status in KNOWN or not singular_triangles(ops, a[None], np.arange(1))[0]:
+        return solution
+    error = np.full_like(solution.backward_error, np.nan)
+    last = HistoryPoint(solution.precision, solution.iterations, error, False)
+    return replace(
+        solution,
+        x=ops.xp.full_like(solution.x, np.nan),
+        status=Status.SINGULAR,
+        statuses=None,
+        rcond=0.0,
+        rconds=None,
+        backward_error=error,
+        history=(*solution.history[:-1], last),
+    )
+
+
+def singular_triangles(ops, a, which):
+    """Tell which of the matrices a[which] are triangles with a zero on the diagonal.
+
+    Parameters
+    ----------
+    ops : Ops
+    a : array, shape (m, n, n)
+    which : ndarray of int, shape (l,)
+
+    Returns
+    -------
+    ndarray of bool, shape (l,)
+        False for matrices with NaN or Inf.
+    """
+    xp, n, found = ops.xp, a.shape[-1], np.zeros(len(which), bool)
+    for first in range(0, len(which), max(1, ENTRIES // n)):
+        some = slice(first, first + max(1, ENTRIES // n))
+        diagonals = xp.diagonal(a, axis1=1, axis2=2)[xp.asarray(which[some])]
+        (found[some],) = ops.host((diagonals == 0).any(axis=1))
+    with_zero, step = np.flatnonzero(found), max(1, ENTRIES // n**2)
+    for first in range(0, len(with_zero), step):
+        some = with_zero[first : first + step]
+        whole = a if len(a) == 1 else a[xp.asarray(which[some])]
+        (found[some],) = ops.host(
+            _is_zero_below(xp, whole) | _is_zero_below(xp, whole.swapaxes(1, 2))
+        )
+    return found
+
+
+def _is_zero_below(xp, a):
+    """Tell which finite matrices of a stack have only zeros below the diagonal."""
+    m, n, _ = a.shape
+    found, step = xp.ones(m, bool), max(1, ENTRIES // (m * n))
+    for i in range(0, n, step):
+        rows = a[:, i : i + step]
+        found &= xp.isfinite(rows).all(axis=(1, 2)) & ~xp.tril(rows, i - 1).any(axis=(1, 2))
+    return found
