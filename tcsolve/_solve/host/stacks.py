@@ -204,7 +204,7 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             done &= rcond > 0
         codes = np.where(rcond < np.finfo(x.dtype).eps, ILL, OK)
         if (ill := np.flatnonzero(done & (codes == ILL))).size:
-            done[ill] &= ~singular_triangles(numpy_ops, a, ill)
+            done[singular_triangles(numpy_ops, a, ill, rcond[ill])] = False
         found.x[some], found.error[some], found.rconds[some] = x, error, rcond
         found.codes[some], found.done[some] = np.where(apart, APART, codes), done
     if found.done.any():

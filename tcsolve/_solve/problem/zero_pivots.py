@@ -17,6 +17,8 @@ KNOWN = (
     *(Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK, Status.UNDERFLOW),
     *(Status.SINGULAR, Status.NONFINITE_INPUT),
 )
+# The rcond of a singular matrix (n, n), from an LU in FP64 whose entries hardly grow, is below n times this.
+ROUNDING = 2.0**-46
 # The largest number of entries that are copied at once, unless one row has more.
 ENTRIES = 1 << 22
 
@@ -32,7 +34,7 @@ def if_singular(ops, a, solution):
     solution : Solution
         That of a system with this matrix.
     """
-    if solution.status in KNOWN or not singular_triangles(ops, a[None], np.arange(1))[0]:
+    if solution.status in KNOWN or not _singular_triangles(ops, a[None], np.arange(1))[0]:
         return solution
     error = np.full_like(solution.backward_error, np.nan)
     last = HistoryPoint(solution.precision, solution.iterations, error, False)
@@ -48,20 +50,24 @@ def if_singular(ops, a, solution):
     )
 
 
-def singular_triangles(ops, a, which):
-    """Tell which of the matrices a[which] are triangles with a zero on the diagonal.
+def singular_triangles(ops, a, which, rconds):
+    """Return those numbers in `which` whose matrices are triangles with a zero on the diagonal.
 
     Parameters
     ----------
     ops : Ops
     a : array, shape (m, n, n)
     which : ndarray of int, shape (l,)
-
-    Returns
-    -------
-    ndarray of bool, shape (l,)
-        False for matrices with NaN or Inf.
+        Of matrices without NaN and Inf.
+    rconds : ndarray, shape (l,)
+        Of these matrices, by factors in FP64.
     """
+    which = which[~(rconds >= ROUNDING * a.shape[-1])]
+    return which[_singular_triangles(ops, a, which)]
+
+
+def _singular_triangles(ops, a, which):
+    """Tell which of the matrices a[which] are triangles with a zero on the diagonal, and finite."""
     xp, n, found = ops.xp, a.shape[-1], np.zeros(len(which), bool)
     for first in range(0, len(which), max(1, ENTRIES // n)):
         some = slice(first, first + max(1, ENTRIES // n))

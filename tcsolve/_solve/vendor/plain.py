@@ -136,10 +136,10 @@ def _settle_doubtful(ops, system, judged, batch, check_finite):
     """Replace the answers to doubtful systems, and raise or warn as their statuses say."""
     start, (_, few, board) = time.perf_counter(), judged
     if board is not None and len(few) <= FEW and (rconds := rconds_alone(board, system)):
-        bad = few[np.array(rconds) < system.eps]
-        if system.kind != "general" or not singular_triangles(ops, system.a, bad).any():
-            if bad.size:
-                warn_of_rcond(min(rconds), np.unravel_index(bad[0], batch))
+        rconds = np.array(rconds)
+        if system.kind != "general" or not singular_triangles(ops, system.a, few, rconds).size:
+            if (bad := few[rconds < system.eps]).size:
+                warn_of_rcond(float(rconds.min()), np.unravel_index(bad[0], batch))
             return
     part = settled_few(ops, system, *judged, Later(ops, system, PROBES))
     require_finite_systems(ops, system, part, check_finite, few)

@@ -61,7 +61,7 @@ def settled(ops, system, x, factors, board):
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     if system.kind == "general" and (ill := np.flatnonzero(part.codes == ILL_CONDITIONED)).size:
-        part.codes[ill[singular_triangles(ops, system.a, ill)]] = system.broken
+        part.codes[singular_triangles(ops, system.a, ill, part.rconds[ill])] = system.broken
     _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
 
@@ -76,9 +76,10 @@ def settled_as_they_are(ops, system, x, few, board):
     if is_open.any() or (look.codes != CONVERGED).any():
         return None
     codes = np.where(look.least >= system.eps, CONVERGED, ILL_CONDITIONED).astype(np.int8)
+    ill = codes != CONVERGED
     if (
         system.kind == "general"
-        and singular_triangles(ops, system.a, few[codes != CONVERGED]).any()
+        and singular_triangles(ops, system.a, few[ill], look.least[ill]).size
     ):
         return None
     steps = np.zeros(look.error.shape, np.int64)
