@@ -9,8 +9,9 @@
 //             For such a system, `left` is 1 plus the number of the largest column of A^-1, or UNKNOWN.
 //   trusted   the least 1 / (||A||_1 ||A^-1||_1) for which the inverse is taken for accurate.
 //
-// The matrix is read again for each residual, see matrix_chunks.cuh.  x is refined until it meets the bound, as long as
-// a step divides the residual by at least 4.  The norms of A^-1 and of its columns are those of the inverse in FP32.
+// If CHUNK is MOST, the matrix stays in shared memory for the residuals.  Else it is copied there again for each of
+// them, see matrix_chunks.cuh.  x is refined until it meets the bound, as long as a step divides the residual by at
+// least 4.  The norms of A^-1 and of its columns are those of the inverse in FP32.
 //
 // Grid count, block THREADS = 2 MOST / HIGH; shared memory: see `Room` and `Chunks`.
 // Defines T_A, COMPLEX, BANDED (0 if all entries are read), MOST (a multiple of 16 * HIGH), HIGH (1 or 2), CHUNK (MOST

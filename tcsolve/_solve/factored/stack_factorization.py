@@ -271,7 +271,7 @@ class StackFactorization:
     def _solution(self, b, trans, check_finite, reports):
         """Return the `Solution`.
 
-        Without `reports`, `backward_error` of a long stack may be the bound where the true error meets it.
+        Without `reports`, `backward_error` of a long stack may have the bound instead of errors that meet it.
         """
         note("check")
         trans, b = check_trans(trans), check_array(b, "b")

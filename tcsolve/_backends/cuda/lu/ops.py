@@ -164,7 +164,7 @@ class DeviceLU:
 
     def cholesky_panel(self, p):
         top, below = p[: p.shape[1]], p[p.shape[1] :]
-        with cupyx.errstate(linalg="ignore"):  # the tests below find a block without a factor
+        with cupyx.errstate(linalg="ignore"):  # an indefinite block fails the tests below
             found = cupy.linalg.cholesky(top)
         pivots = found.diagonal().real
         if not bool(cupy.isfinite(found).all() & (pivots > 0).all()):
