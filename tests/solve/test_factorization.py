@@ -327,6 +327,19 @@ def test_factors_that_are_too_coarse_do_not_give_the_determinant(xp):
         assert found.sign == np.linalg.slogdet(a)[0]
 
 
+@pytest.mark.parametrize("precision", ["fp16x3", "fp32"])
+def test_a_large_determinant_of_a_complex_matrix_has_an_accurate_sign(xp, precision):
+    """An error of eight digits of its logarithm would leave few digits of the sign."""
+    n = 150
+    a = matrices.generate("gauss", n, dtype=complex).a * 2.0**800
+    expected = np.linalg.slogdet(a * 2.0**-800)
+
+    found = factor(xp.asarray(a), precision=precision).slogdet()
+
+    assert complex(found.sign) == pytest.approx(complex(expected.sign), abs=1e-11)
+    assert found.logabsdet == pytest.approx(expected.logabsdet + 800 * n * np.log(2), rel=1e-12)
+
+
 # ---- transposed systems
 
 

@@ -284,8 +284,8 @@ class Factorization:
         Notes
         -----
         The result is a named tuple.  The current factors are used if they are in FP64.  Other factors are
-        used if A has at least 64 rows, and an estimate with random vectors shows eight correct digits of
-        logabsdet.  Otherwise A is factored in FP64; these factors are not kept.
+        used if A is real and has at least 64 rows, and an estimate with random vectors shows eight correct
+        digits of logabsdet.  Otherwise A is factored in FP64; these factors are not kept.
 
         Examples
         --------
