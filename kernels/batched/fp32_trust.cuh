@@ -5,9 +5,9 @@
 
 constexpr bool SHORT = sizeof(T_A) == sizeof(float);
 constexpr int MOST_SIDES = 2;  // the largest number of right-hand sides
-// The first steps of the refinement, whose residuals are plain sums in FP64, and are not compared with the bound.  In
-// later steps they are nearly exact.  If A is in FP32, all are plain sums, whose errors are small compared with the
-// bound.
+// The number of first steps of the refinement whose residuals are plain sums in FP64.  These residuals are not compared
+// with the bound; those of later steps are nearly exact.  If A is in FP32, all residuals are plain sums, and all are
+// compared with the bound, because their errors are small compared with it.
 constexpr int PLAIN_ROUNDS = SHORT ? 0 : 2;
 // A larger pivot shows that entries have grown: before the elimination, the sum of the moduli of a row is below 2.
 constexpr float MOST_PIVOT = 0x1p3f;

@@ -55,7 +55,8 @@ struct Matrix {
         __syncwarp();
     }
 
-    // Writes the identity, so that it stands beyond row and column n once the matrix is copied; b is zero there.
+    // Writes the identity.  A copy of the matrix then overwrites it up to row and column n.  Beyond them the identity
+    // remains, and b is zero there.
     __device__ __forceinline__ void begin() const {
         if (n == N) return;
         for (int e = lane; e < N * STRIDE; e += LANES) {

@@ -235,7 +235,7 @@ struct Panels {
         const int row = pivot.invert(shared.cross);
         if (row < SIDE) {
             if (threadIdx.x % WARP == 0) atomicMin(broken(), unsigned(SIDE * k + row));
-            __threadfence();  // blocks that have seen the inverse must see this
+            __threadfence();  // a block that has seen the inverse must also see the new number in `broken`
         }
         pivot.send(inverse(k));
     }
@@ -406,7 +406,7 @@ tcs_solve_definite(
         });
     }
     if (first == 0 && threadIdx.x == 0) {
-        __threadfence();  // this block has seen all inverses, so it sees this
+        __threadfence();  // this block has seen all inverses, so it sees the final number in `broken`
         const unsigned broken = *reinterpret_cast<volatile unsigned*>(panels.broken());
         info[slice] = broken < unsigned(n) ? int(broken) + 1 : 0;
     }

@@ -201,9 +201,9 @@ tcs_lower_solve(
             if (column < n) out[row * ld_out + column] = 0.0f;
         }
     } else if (keeps) {
-        // Instead of a row beyond the last one, a lane takes the last one again.  Its result is not used; the row that
-        // the last one displaces is stored by several lanes, with the same values.  All loads start before the first
-        // value is needed.
+        // In place of a row beyond the last one, a lane loads the last row, and does not use the result.  So several
+        // lanes store the row that changes places with the last row, all with the same values.  All loads start before
+        // the first value is needed.
         int from[SLOTS], out_of[SLOTS];
         #pragma unroll
         for (int s = 0; s < SLOTS; ++s) {

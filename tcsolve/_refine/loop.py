@@ -173,8 +173,8 @@ def refine_columns(
         loop ends if a column would need more, at the rate of its last step.
     krylov_worth : float
         How many steps of FGMRES or GMRES, each of all columns at once, take less time than a better
-        preconditioner.  If `method` is 'auto', the Krylov method begins only if WARM_UP_STEPS steps of the
-        columns that have not converged take no longer than this number of steps of all columns.
+        preconditioner.  If `method` is 'auto', their time must be enough for WARM_UP_STEPS steps of the
+        columns that have not converged; otherwise the Krylov method does not begin.
     sure : float
         Classical refinement of a column goes on until its error is at most `sure` times the bound, as long
         as it contracts.  A column whose error ends between `sure` times the bound and the bound has converged

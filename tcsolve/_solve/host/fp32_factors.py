@@ -30,9 +30,9 @@ LEAST, FEW_COLUMNS = 300, 16
 VECTORS, LARGEST_RESIDUAL = 4, 0.05
 # The seed of these vectors.  Callers are unlikely to make their matrices with the same seed.
 SEED = 7_401_539
-# For `suffice`: the least rcond, 2 epsilon of FP32, and the largest entry of L and U over the norm of A.
-# If a matrix is singular, and its FP32 factors have errors of a few roundoffs (2^-24 each), they give an
-# rcond of at most a few roundoffs; it is mostly below 2^-25.
+# For `suffice`: the least rcond, which is 2 epsilon of FP32; and the largest entry of L and U, divided by the
+# norm of A.  If a matrix is singular, and its FP32 factors have errors of a few roundoffs (2^-24 each), they
+# give an rcond of at most a few roundoffs; it is mostly below 2^-25.
 SAFE_RCOND, MOST_GROWTH = 2.0**-22, 2.0
 # Largest number of corrections.  A correction multiplies the error by about 0.05 or less.
 MOST_CORRECTIONS = 12

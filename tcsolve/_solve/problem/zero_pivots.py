@@ -1,7 +1,7 @@
 """Triangles with a zero on the diagonal, which an LU with pivoting may take for regular.
 
-The product of the pivots of such an LU is the determinant, which is zero.  But pivoting adds multiples of
-rows to each other, and then rounding makes the last pivot nonzero.
+The product of the pivots of such an LU is the determinant, which is zero.  But with pivoting,
+the elimination adds multiples of rows to each other, and then rounding may make the last pivot nonzero.
 """
 
 from dataclasses import replace

@@ -51,7 +51,8 @@ class Tape:
     def __init__(self, key):
         self.key = key
         self._reel, self._beside = _Reel(key), None
-        # The stream that used the tape last; the events at the end of its work, and of the work aside.
+        # The stream that used the tape last; the event at the end of its work, and the event at the end of
+        # the work that runs beside it (see `aside` in `run`).
         self._last, self._done, self._done_aside = None, _event(), None
         self._lock, self._inputs = threading.RLock(), {}
         _, n, char = key
@@ -107,7 +108,7 @@ class Tape:
             return result
 
     def divide(self):
-        """Let one graph end here and another one begin, if a body that is not aside is being recorded.
+        """Let one graph end here and another one begin, if a body is being recorded without `aside`.
 
         The host takes about a microsecond for each kernel of a graph before the first one starts.  While the
         device works on one graph, the host prepares the next one.
@@ -129,7 +130,7 @@ class Tape:
             return result
 
     def follow_aside(self, stream):
-        """Let `settle` wait for all work aside that is in `stream` now."""
+        """Let `settle` wait for the work that `stream` has now, which runs `aside` (see `run`)."""
         with self._lock:
             self._done_aside = _mark(stream)
 
