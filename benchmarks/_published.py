@@ -188,7 +188,7 @@ class LimitRow(NamedTuple):
 
     For the forward error, the residuals and the products of GMRES are in quadruple precision, for the
     backward error in FP64.  `in_fp64` is the limit of GMRES-IR with products in FP64.  TF32 has the roundoff
-    of FP16, and so its limits.
+    of FP16, and therefore the limits of FP16.
     """
 
     factors: str

@@ -1,7 +1,7 @@
 """GPU architectures: their names, their largest clusters and their shared memory."""
 
-# The architectures for which tests compile the kernels, each kernel for those that it runs on.  They are
-# spelled as by `target_arch`.
+# The architectures for which tests compile the kernels; a kernel that does not run on one of them is left out
+# there.  They are spelled as by `target_arch`.
 ARCHS = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120")
 
 # Clusters exist from CLUSTER_ARCH on.  A device with clusters can launch those of PORTABLE_CLUSTER blocks if

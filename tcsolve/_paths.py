@@ -56,7 +56,7 @@ class Paths:
     most_sums : int
         The survey sums parts of rows and columns first.  If there are at most this many partial sums, the
         kernel that finds the extremes adds them itself, in one thread block.  If there are more, a separate
-        kernel adds them before it.
+        kernel adds them first.
     residual_kernel : bool
         The residual of one right-hand side is computed by residual.cu.
     triangular_kernels : bool

@@ -107,9 +107,9 @@ using FragmentB = Fragment<2, LINES_B, 3u, SPLITS_B<REFINE>>;
 
 // The index along k of the word that lane t loads into half `half` of the registers of a slice.  The sums run over all
 // words, so any order is correct if it is the same for A and B.  Usually lane t takes words t and t + 4 of each slice.
-// If the rows of both operands have a length near a multiple of 64 bytes, but not such a multiple, neighbours in a
-// column would then use the same banks.  In this case a lane takes 4 consecutive words of two slices, or 2 of the last
-// slice if the number of slices is odd.
+// With these words, neighbours in a column use the same banks if the length of a row is near a multiple of 64 bytes,
+// but no multiple of 16.  If this holds for both operands, a lane takes 4 consecutive words of two slices instead, or 2
+// of the last slice if the number of slices is odd.
 __device__ constexpr bool near_banks(int row_bytes) { return row_bytes % 16 != 0 && (row_bytes + 8) % 64 <= 16; }
 constexpr bool IN_LANE_RUNS = !TWO && near_banks(OperandA::ROW_BYTES) && near_banks(OperandB::ROW_BYTES);
 __device__ __forceinline__ int word_of(int slice, int half, int t) {

@@ -73,7 +73,7 @@ struct Elimination {
     Small l, last;
     __device__ __forceinline__ Elimination(Small v, Small inverse, bool has_pivot) {
         const Small t = times(v, inverse);
-        // The pivot row u becomes u inverse = u - (1 - inverse) u.
+        // The pivot row u becomes u times `inverse`, computed as u - (1 - inverse) u.
         l = has_pivot ? Small{1.0f - inverse.re, -inverse.im} : t;
         last = has_pivot ? inverse : Small{-t.re, -t.im};
     }

@@ -11,7 +11,7 @@
 // It is 7, 13 and 17 times as fast as the naive engine at n = 1024, 2048 and 4096 (H200, FP16,
 // benchmarks/results/gemm.json).
 //
-// Small tiles are for small products, whose large tiles would leave many multiprocessors idle.  With small
+// Small tiles are for small products, because a few large tiles would leave many multiprocessors idle.  With small
 // tiles n = 1024 ran at 159 TFLOP/s instead of 96, but n = 2048 at 241 instead of 329 (H200; one comparison,
 // of which no results file is kept).
 //

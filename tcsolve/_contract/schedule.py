@@ -35,8 +35,8 @@ class Rules(Protocol):
     Attributes
     ----------
     overlap_rows : float
-        Look-ahead saves time if at least this many rows are below a panel.  These are the rows of the update
-        and, unless it is square, of the next panel.
+        Look-ahead saves time if at least this many rows are below a panel.  These are the rows of the update.
+        The next panel has the same rows, unless it is square.
     panel_rows : dict of {int: float}
         The keys are the numbers of products of an update (`Update.products`: 'fp16x3' has three).  Each value
         is the largest number of rows for which a panel takes longer than the update that runs at the same

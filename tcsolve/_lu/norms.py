@@ -264,9 +264,10 @@ def _left(sums):
 
 
 def joined(xp, probes, solutions, sweeps):
-    """Return the arguments b, x, z of `hold`: the probes, then each sweep but the last.
+    """Return the arguments b, x, z of `hold`, for the solves of the probes and of all sweeps but the last.
 
-    Column i of the result z is the subgradient of sweep i + 1.
+    z has a column for each of these sweeps.  The adjoint solution for sweep i is the subgradient of
+    sweep i + 1.
     """
     b = xp.concatenate([probes, *(sweep.e for sweep in sweeps[:-1])], axis=1)
     x = xp.concatenate([solutions, *(sweep.v for sweep in sweeps[:-1])], axis=1)

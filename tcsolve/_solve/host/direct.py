@@ -45,8 +45,8 @@ LOW_VECTORS = 6
 MOST_ROWS_AGAIN = 512
 EPS = {char: float(np.finfo(char).eps) for char in "fdFD"}
 FP64 = {"f": np.dtype(np.float64), "c": np.dtype(np.complex128)}
-# Below this rcond, most systems need many corrections with FP32 factors.  For at least as many columns as
-# unknowns, so many corrections take longer than an LU in FP64.
+# Below this rcond, most systems need many corrections with FP32 factors.  If there are at least as many
+# columns as unknowns, these corrections take longer than an LU in FP64.
 FAST = 2.0**-14
 LOW_EPS, LOW = 2.0**-24, {"d": np.float32, "D": np.complex64}
 

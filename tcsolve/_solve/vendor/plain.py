@@ -36,7 +36,7 @@ LARGEST = 2048
 # If one launch solves the systems, and more than one in RARE of them is not plain, the general code solves
 # all of them.
 RARE = 4
-# If at most FEW systems are doubtful, it is first tested whether they are so by their rcond alone.
+# If at most FEW systems are doubtful, it is first tested whether only their rcond makes them doubtful.
 FEW = 16
 
 

@@ -58,8 +58,9 @@ class CholeskySquares:
     def of(cls, a, *, lower=True, seen=None, period=PERIOD):
         """Factor a (m, n, n), real, which is not modified.
 
-        The lower triangle is read, or the upper one.  `seen` is filled as by `Stacks.read_as`.  Step j of the
-        factorization updates some of the later columns of squares, each by at most `period` earlier ones.
+        The lower triangle is read, or with `lower` = False the upper one.  `seen` is filled as by
+        `Stacks.read_as`.  Step j of the factorization updates some of the later columns of squares, each by
+        at most `period` earlier ones.
         """
         (m, n), rows = a.shape[:2], square_rows(a.shape[1])
         squares = rows * (rows + 1) // 2

@@ -61,9 +61,8 @@ def factor(a, kind, columns, careful=False):
         packs = packs and n >= PACKED_TRIANGLE_ROWS and not careful
         return (PackedTriangle if packs else Triangles).of(a, lower)
     if kind == "positive definite":
-        # One large matrix is factored faster by cuSOLVER.  `factor_and_solve` factors the matrices of every
-        # stack in squares, also if there is only one.  So the bits of an answer do not depend on the other
-        # matrices.
+        # One large matrix is factored faster by cuSOLVER.  But `factor_and_solve` factors every stack in
+        # squares, also a stack of one matrix.  So the bits of an answer do not depend on the other matrices.
         suits = suits_squares(a.dtype, kind, n, columns) and (m > 1 or n < PACKED_ROWS)
         if suits and not careful:
             return CholeskySquares.of(a)

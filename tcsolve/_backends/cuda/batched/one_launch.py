@@ -43,10 +43,10 @@ ALL_READ = (1 << 40, 1 << 40, 0)
 
 
 # The largest n that one launch solves, for one system and for a stack.  For larger n, `factor_and_solve` is
-# faster.  A single positive definite system with more than MOST_BY_BLOCK unknowns is not solved by
-# solve_block.cu alone.  Triangles have limits of their own: the launch takes as many operations for them as
-# for full matrices, while the library takes fewer; and for a single real triangle in FP64 there are other
-# kernels.
+# faster.  A single positive definite system with more than MOST_BY_BLOCK unknowns goes to solve_block.cu only
+# if another kernel runs before it.  Triangles have limits of their own: the launch takes as many operations
+# for them as for full matrices, while the library takes fewer; and for a single real triangle in FP64 there
+# are other kernels.
 MOST_ALONE, MOST_BY_BLOCK = {"general": 96, "positive definite": 216}, 64
 # A single positive definite system with more than FEW_SIDES right-hand sides is not solved by
 # solve_cholesky.cu if it has more than MOST_WITH_SIDES unknowns.

@@ -221,7 +221,7 @@ class DeviceLU:
         return None if tape is None else first_steps.ahead(tape, packed, a, b, steps)
 
     def getrf(self, a, dtype, overwrite_a=False):
-        # Do not repeat it if the factors may have overwritten a.
+        # A call that fails must not be repeated if the factors may have overwritten a.
         factored = guarded(cusolver_lu.factored, again=not overwrite_a)
         return factored(a, dtype, overwrite_a)
 
