@@ -51,6 +51,29 @@ def test_a_triangle_with_a_zero_on_its_diagonal_is_singular(xp, n, how, order, s
         assert np.isnan(host(solution.x)).all() and np.isnan(solution.backward_error).all()
 
 
+@pytest.mark.parametrize("precision", ["fp16", "fp32", "fp64"])
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_such_a_triangle_is_singular_at_any_scale(xp, precision, batch):
+    a = np.triu(np.random.default_rng(0).standard_normal((20, 20)))
+    a[10, 10] = 0
+    for t in (a, a.T):
+        for of_a, of_b in ((1e200, 1e-200), (1e-200, 1e200)):
+            given = xp.asarray(np.broadcast_to(t * of_a, (*batch, 20, 20)))
+            b = xp.full((*batch, 20, 1), of_b)
+            solution = solve_ex(given, b, precision=precision, assume_a="gen")
+            assert (solution.statuses == Status.SINGULAR).all() and (solution.rconds == 0).all()
+
+
+def test_the_forward_error_of_such_a_triangle_is_not_told(xp):
+    a = np.tril(np.random.default_rng(0).standard_normal((20, 20)))
+    a[10, 10] = 0
+    for order in "CF":
+        given, how = xp.asarray(a, order=order), {"residual": "double-double"}
+        assert solve_ex(given, xp.ones(20), assume_a="gen", **how).forward_error is None
+        stack = solve_ex(given[None], xp.ones((1, 20, 1)), assume_a="gen", **how)
+        assert np.isnan(stack.forward_error).all()
+
+
 @pytest.mark.parametrize("n", [3, 4, 20, 60, 150, 700])
 def test_such_a_triangle_in_a_stack_is_singular(xp, n):
     rng = np.random.default_rng(n)

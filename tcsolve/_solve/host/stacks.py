@@ -203,8 +203,8 @@ def _solve_at_once(found, structure, lower, estimate, require_finite):
             rcond[near] = _rcond(a if near.size == len(a) else a[near])
             done &= rcond > 0
         codes = np.where(rcond < np.finfo(x.dtype).eps, ILL, OK)
-        if (ill := np.flatnonzero(done & (codes == ILL))).size:
-            done[singular_triangles(numpy_ops, a, ill, rcond[ill])] = False
+        some_done = np.flatnonzero(done)
+        done[singular_triangles(numpy_ops, a, some_done, rcond[some_done])] = False
         found.x[some], found.error[some], found.rconds[some] = x, error, rcond
         found.codes[some], found.done[some] = np.where(apart, APART, codes), done
     if found.done.any():

@@ -12,12 +12,7 @@ from tcsolve._solution import HistoryPoint, Status
 
 __all__ = ["if_singular", "singular_triangles"]
 
-# With these statuses, A is regular, known to be singular, or not finite.
-KNOWN = (
-    *(Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK, Status.UNDERFLOW),
-    *(Status.SINGULAR, Status.NONFINITE_INPUT),
-)
-# The rcond of a singular matrix (n, n), from an LU in FP64 whose entries hardly grow, is below n times this.
+# The rcond of a singular matrix (n, n), from an LU in FP64 whose entries grow little, is below n times this.
 ROUNDING = 2.0**-46
 # The largest number of entries that are copied at once, unless one row has more.
 ENTRIES = 1 << 22
@@ -34,7 +29,11 @@ def if_singular(ops, a, solution):
     solution : Solution
         That of a system with this matrix.
     """
-    if solution.status in KNOWN or not _singular_triangles(ops, a[None], np.arange(1))[0]:
+    is_known = solution.status in (Status.SINGULAR, Status.NONFINITE_INPUT)
+    has_converged = solution.status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
+    if is_known or has_converged and solution.rcond >= ROUNDING * len(a):
+        return solution
+    if not _singular_triangles(ops, a[None], np.arange(1))[0]:
         return solution
     error = np.full_like(solution.backward_error, np.nan)
     last = HistoryPoint(solution.precision, solution.iterations, error, False)
@@ -46,6 +45,7 @@ def if_singular(ops, a, solution):
         rcond=0.0,
         rconds=None,
         backward_error=error,
+        forward_error=None,
         history=(*solution.history[:-1], last),
     )
 

@@ -27,7 +27,7 @@ from tcsolve._solve.vendor.solve import (
     solved_together,
     suits_vendor,
 )
-from tcsolve._solve.vendor.system import System, band_of, kind_of
+from tcsolve._solve.vendor.system import System, band_of, has_all_entries, kind_of
 
 __all__ = ["plain_answer_there"]
 
@@ -137,7 +137,7 @@ def _settle_doubtful(ops, system, judged, batch, check_finite):
     start, (_, few, board) = time.perf_counter(), judged
     if board is not None and len(few) <= FEW and (rconds := rconds_alone(board, system)):
         rconds = np.array(rconds)
-        if system.kind != "general" or not singular_triangles(ops, system.a, few, rconds).size:
+        if not (has_all_entries(system) and singular_triangles(ops, system.a, few, rconds).size):
             if (bad := few[rconds < system.eps]).size:
                 warn_of_rcond(float(rconds.min()), np.unravel_index(bad[0], batch))
             return

@@ -24,6 +24,7 @@ from tcsolve._solve.vendor.system import (
     REDO,
     Part,
     as_read,
+    has_all_entries,
 )
 from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 
@@ -60,8 +61,9 @@ def settled(ops, system, x, factors, board):
         sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
-    if system.kind == "general" and (ill := np.flatnonzero(part.codes == ILL_CONDITIONED)).size:
-        part.codes[singular_triangles(ops, system.a, ill, part.rconds[ill])] = system.broken
+    if has_all_entries(system):
+        finite = np.flatnonzero(part.codes != NONFINITE)
+        part.codes[singular_triangles(ops, system.a, finite, part.rconds[finite])] = system.broken
     _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
 
@@ -76,11 +78,7 @@ def settled_as_they_are(ops, system, x, few, board):
     if is_open.any() or (look.codes != CONVERGED).any():
         return None
     codes = np.where(look.least >= system.eps, CONVERGED, ILL_CONDITIONED).astype(np.int8)
-    ill = codes != CONVERGED
-    if (
-        system.kind == "general"
-        and singular_triangles(ops, system.a, few[ill], look.least[ill]).size
-    ):
+    if has_all_entries(system) and singular_triangles(ops, system.a, few, look.least).size:
         return None
     steps = np.zeros(look.error.shape, np.int64)
     return Part(x, codes, look.least, look.error, steps, look.apart, look.spoilt)

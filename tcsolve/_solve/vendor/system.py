@@ -24,6 +24,7 @@ __all__ = [
     "as_stacks",
     "band_of",
     "contradicting",
+    "has_all_entries",
     "kind_of",
     "read_all",
     "read_matrix",
@@ -109,6 +110,11 @@ class Part(NamedTuple):
 def kind_of(structure):
     """Return the kind of factors of `ops.vendor.factor` for a structure."""
     return structure if structure in ("positive definite", *TRIANGULAR) else "general"
+
+
+def has_all_entries(system):
+    """Tell whether the matrices are general, and `system.a` has them as they are read."""
+    return system.kind == "general" and not system.band
 
 
 def band_of(structure, lower, dtype):

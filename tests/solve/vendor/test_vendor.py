@@ -422,6 +422,35 @@ def test_the_error_of_solve_names_the_first_bad_slice(road):
         road.solve(a, b)
 
 
+@pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
+@pytest.mark.parametrize("m, n", [(None, 4), (1, 4), (3, 4), (5000, 4), (None, 40), (3, 40)])
+def test_a_stored_triangle_with_zeros_on_its_diagonal_is_no_singular_triangle(road, kind, m, n):
+    """The upper triangle of a matrix with entries on its antidiagonal; it is regular, and ill-conditioned."""
+    a = np.zeros((n, n))
+    a[np.arange(n // 2), n - 1 - np.arange(n // 2)] = [1e-20, *[1] * (n // 2 - 1)]
+    if m:
+        a = np.stack([a] * m)
+    solution = road.solve_ex(road.array(a), road.array(np.ones((*a.shape[:-1], 1))), assume_a=kind)
+    assert (solution.statuses == Status.ILL_CONDITIONED).all()
+
+
+@pytest.mark.parametrize(
+    "dtype, of_a, of_b", [("d", 1, 1), ("f", 1, 1e30), ("d", 1e-200, 1e200), ("d", 1e200, 1e-200)]
+)
+@pytest.mark.parametrize("m", [None, 2])
+def test_a_triangle_with_a_zero_on_its_diagonal_is_singular_at_any_scale(
+    road, m, dtype, of_a, of_b
+):
+    a = np.triu(np.random.default_rng(0).standard_normal((20, 20)))
+    a[10, 10] = 0
+    for t in (a, a.T):
+        t = (np.stack([t] * m) if m else t) * of_a
+        b = np.full((*t.shape[:-1], 1), of_b)
+        solution = road.solve_ex(road.array(t.astype(dtype)), road.array(b.astype(dtype)))
+        assert (solution.statuses == Status.SINGULAR).all()
+        assert np.isnan(host(solution.x)).all() and (solution.rconds == 0).all()
+
+
 @pytest.mark.parametrize("n", [8, 33, 60])
 @pytest.mark.parametrize("dtype", "fdFD")
 def test_matrices_that_are_not_positive_definite_are_named(road, n, dtype):
