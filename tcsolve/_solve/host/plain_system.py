@@ -22,6 +22,7 @@ from tcsolve._solve.host.lapack_factors import Band, Banded, Cholesky, General, 
 from tcsolve._solve.host.ways import LARGEST_DIRECT, is_single, way_in_fp64
 from tcsolve._solve.ladder.short_refinement import HostLoop, is_moderate
 from tcsolve._solve.problem.structures import is_as_read
+from tcsolve._solve.problem.zero_pivots import ROUNDING
 
 __all__ = ["plain_system"]
 
@@ -164,7 +165,12 @@ def _solved_in_single(a, wide_a, wide_b):
 
 
 def _is_regular(a, factors, norm, dtype):
-    """Tell whether rcond is above epsilon, by random vectors, or by an estimate if these leave it open."""
+    """Tell whether rcond is above epsilon, by random vectors, or by an estimate if these leave it open.
+
+    If the estimate is so small that rounding may be the cause, the general code has to look at A.
+    """
     g, limit = vectors(len(a), dtype.char)
     gain = norm * largest(factors.solve(g.astype(a.dtype, copy=False)))
-    return gain < limit or factors.rcond(norms(a)[1]) >= np.finfo(dtype).eps
+    if gain < limit:
+        return True
+    return factors.rcond(norms(a)[1]) >= max(np.finfo(dtype).eps, ROUNDING * len(a))

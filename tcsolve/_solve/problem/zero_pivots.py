@@ -10,7 +10,7 @@ import numpy as np
 
 from tcsolve._solution import HistoryPoint, Status
 
-__all__ = ["if_singular", "singular_triangles"]
+__all__ = ["ROUNDING", "if_singular", "singular_triangles"]
 
 # The rcond of a singular matrix (n, n), from an LU in FP64 whose entries grow little, is below n times this.
 ROUNDING = 2.0**-46
