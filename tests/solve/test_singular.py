@@ -9,7 +9,7 @@ from scipy.linalg.lapack import dgetrf
 from systems import gauss
 
 import tcsolve
-from tcsolve import Plan, Status, matrices, solve_ex
+from tcsolve import Plan, Status, factor, matrices, solve_ex
 from tcsolve._arithmetic.formats import UPDATES
 
 EVERY = ("auto", *UPDATES)
@@ -62,6 +62,23 @@ def test_such_a_triangle_is_singular_at_any_scale(xp, precision, batch):
             b = xp.full((*batch, 20, 1), of_b)
             solution = solve_ex(given, b, precision=precision, assume_a="gen")
             assert (solution.statuses == Status.SINGULAR).all() and (solution.rconds == 0).all()
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp16", "fp32", "fp64"])
+@pytest.mark.parametrize("n", [3, 20, 90])
+def test_factors_of_such_a_triangle_tell_that_it_is_singular(xp, n, precision):
+    a = np.tril(np.random.default_rng(n).standard_normal((n, n)))
+    a[n // 2, n // 2] = 0
+    for t in (a, a.T):
+        f, stack = factor(xp.asarray(t), precision=precision), factor(xp.asarray(np.stack([t] * 3)))
+        for trans in (0, 1):
+            one = f.solve_ex(xp.ones(n), trans=trans)
+            three = stack.solve_ex(xp.ones((3, n, 1)), trans=trans)
+            assert one.status is Status.SINGULAR and one.rcond == 0
+            assert (three.statuses == Status.SINGULAR).all() and (three.rconds == 0).all()
+            assert np.isnan(host(one.x)).all() and np.isnan(host(three.x)).all()
+            with pytest.raises(tcsolve.SingularError):
+                f.solve(xp.ones(n), trans=trans)
 
 
 def test_the_forward_error_of_such_a_triangle_is_not_told(xp):

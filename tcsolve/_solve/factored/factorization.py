@@ -22,6 +22,7 @@ from tcsolve._solve.ladder.transposed import TransposedLadder
 from tcsolve._solve.ladder.verified import Solve
 from tcsolve._solve.problem.request import require_residual
 from tcsolve._solve.problem.trivial import solve_empty
+from tcsolve._solve.problem.zero_pivots import if_singular
 from tcsolve._steps import guarded, note
 
 __all__ = ["Factorization", "has_zero_pivot", "ladder_of", "refined_by"]
@@ -224,7 +225,8 @@ class Factorization:
         solution = solve.solution(b, check_finite)
         self._replacement.count(self._ladder, solution.iterations)
         solution = replace(solution, note=note) if note else solution
-        ops = self._ladder.system.ops
+        ops, matrix = self._ladder.system.ops, self._ladder.system.matrix
+        solution = if_singular(ops, matrix, solution)
         return solution if here is ops else replace(solution, x=ops.host(solution.x)[0])
 
     @in_turn
