@@ -81,6 +81,26 @@ def test_factors_of_such_a_triangle_tell_that_it_is_singular(xp, n, precision):
                 f.solve(xp.ones(n), trans=trans)
 
 
+@pytest.mark.parametrize("a", [np.diag([1.0, 0, 2]), np.zeros((2, 2))])
+def test_a_singular_diagonal_that_is_asserted_to_be_definite_is_not_definite(xp, a):
+    solution = solve_ex(xp.asarray(a), xp.ones(len(a)), assume_a="pos")
+    assert solution.status is Status.NOT_POSITIVE_DEFINITE
+
+
+@pytest.mark.parametrize("dtype", "fd")
+def test_such_a_triangle_with_nan_in_b_has_input_that_is_not_finite(xp, dtype):
+    a = np.tril(np.random.default_rng(0).standard_normal((20, 20))).astype(dtype)
+    a[10, 10] = 0
+    b = np.ones((3, 20, 1), dtype)
+    b[1, 3] = np.nan
+    for t in (a, a.T, np.asfortranarray(a)):
+        solution = solve_ex(xp.asarray(t), xp.asarray(b), assume_a="gen", check_finite=False)
+        names = [status.name for status in solution.statuses]
+        assert names == ["SINGULAR", "NONFINITE_INPUT", "SINGULAR"]
+        one = solve_ex(xp.asarray(t), xp.asarray(b[1]), assume_a="gen", check_finite=False)
+        assert one.status is Status.NONFINITE_INPUT
+
+
 def test_the_forward_error_of_such_a_triangle_is_not_told(xp):
     a = np.tril(np.random.default_rng(0).standard_normal((20, 20)))
     a[10, 10] = 0

@@ -109,7 +109,7 @@ def _by_factors(problem, a, b, way, request, tried):
     history = (*history[:-1], (steps, error, False))
     return Solution(
         x=np.ascontiguousarray(x.reshape(b.shape)),
-        status=Status.OVERFLOW if overflows else status,
+        status=_status_of_overflow(b) if overflows else status,
         precision=way.precision,
         rungs=(tried.precision, way.precision) if tried else (way.precision,),
         iterations=steps,
@@ -329,6 +329,11 @@ def refined(a, b, factors, norm, dtype):
         x = np.where(met, x, x + factors.solve(r))
         steps += ~met
     return None
+
+
+def _status_of_overflow(b):
+    """Return the status of an x that is not finite: OVERFLOW, unless b is not finite either."""
+    return Status.OVERFLOW if np.isfinite(b).all() else Status.NONFINITE_INPUT
 
 
 def failed(status, b, dtype, seconds, tried=None):

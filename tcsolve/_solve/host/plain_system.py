@@ -167,10 +167,12 @@ def _solved_in_single(a, wide_a, wide_b):
 def _is_regular(a, factors, norm, dtype):
     """Tell whether rcond is above epsilon, by random vectors, or by an estimate if these leave it open.
 
-    If the estimate is so small that rounding may be the cause, the general code has to look at A.
+    If there is a zero on the diagonal, and the estimate is so small that rounding may be the cause, the
+    general code has to look at A.
     """
     g, limit = vectors(len(a), dtype.char)
     gain = norm * largest(factors.solve(g.astype(a.dtype, copy=False)))
     if gain < limit:
         return True
-    return factors.rcond(norms(a)[1]) >= max(np.finfo(dtype).eps, ROUNDING * len(a))
+    rcond = factors.rcond(norms(a)[1])
+    return rcond >= np.finfo(dtype).eps and (rcond >= ROUNDING * len(a) or a.diagonal().all())

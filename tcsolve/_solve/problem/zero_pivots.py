@@ -12,6 +12,8 @@ from tcsolve._solution import HistoryPoint, Status
 
 __all__ = ["ROUNDING", "if_singular", "singular_triangles"]
 
+# Statuses of a matrix that has no answer in any case.
+FINAL = Status.SINGULAR, Status.NOT_POSITIVE_DEFINITE
 # The rcond of a singular matrix (n, n), from an LU in FP64 whose entries grow little, is below n times this.
 ROUNDING = 2.0**-46
 # The largest number of entries that are copied at once, unless one row has more.
@@ -29,12 +31,13 @@ def if_singular(ops, a, solution):
     solution : Solution
         That of a system with this matrix.
     """
-    is_known = solution.status in (Status.SINGULAR, Status.NONFINITE_INPUT)
     has_converged = solution.status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
-    if is_known or has_converged and solution.rcond >= ROUNDING * len(a):
+    if solution.status in FINAL or has_converged and solution.rcond >= ROUNDING * len(a):
         return solution
-    if not _singular_triangles(ops, a[None], np.arange(1))[0]:
+    if bool(a.diagonal().all()) or not _singular_triangles(ops, a[None], np.arange(1))[0]:
         return solution
+    if solution.status is Status.NONFINITE_INPUT:  # b is not finite
+        return replace(solution, rcond=0.0, rconds=None)
     error = np.full_like(solution.backward_error, np.nan)
     last = HistoryPoint(solution.precision, solution.iterations, error, False)
     return replace(

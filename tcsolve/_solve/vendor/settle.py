@@ -62,8 +62,10 @@ def settled(ops, system, x, factors, board):
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     if has_all_entries(system):
-        finite = np.flatnonzero(part.codes != NONFINITE)
-        part.codes[singular_triangles(ops, system.a, finite, part.rconds[finite])] = system.broken
+        finite = np.flatnonzero((part.codes != NONFINITE) | (part.rconds > 0))
+        triangles = singular_triangles(ops, system.a, finite, part.rconds[finite])
+        part.rconds[triangles] = 0
+        part.codes[triangles[part.codes[triangles] != NONFINITE]] = system.broken
     _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
     return part
 

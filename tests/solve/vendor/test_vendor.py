@@ -422,6 +422,14 @@ def test_the_error_of_solve_names_the_first_bad_slice(road):
         road.solve(a, b)
 
 
+def test_a_singular_triangle_for_a_stack_of_right_hand_sides_with_nan(road):
+    a, b = np.triu(np.random.default_rng(1).standard_normal((20, 20))), np.ones((3, 20, 1))
+    a[10, 10], b[1, 0] = 0, np.nan
+    solution = road.solve_ex(road.array(a), road.array(b), check_finite=False)
+    names = [status.name for status in solution.statuses]
+    assert names == ["SINGULAR", "NONFINITE_INPUT", "SINGULAR"]
+
+
 @pytest.mark.parametrize("kind", ["symmetric", "hermitian"])
 @pytest.mark.parametrize("m, n", [(None, 4), (1, 4), (3, 4), (5000, 4), (None, 40), (3, 40)])
 def test_a_stored_triangle_with_zeros_on_its_diagonal_is_no_singular_triangle(road, kind, m, n):
