@@ -31,8 +31,8 @@ SIZES += (7000, 10000)
 # A call that took less than this many seconds is repeated for SETTLING seconds before it is timed.
 SHORT = 0.05
 DEVICES = ("cpu", "cuda", "auto")
-# The largest allowed time of 'auto', divided by that of the better of the others.  And for some n, the
-# largest allowed time in seconds.
+# WANTED: 'auto' may take this many times the time of the faster device.  WANTED_SECONDS: for these n, the
+# most seconds that 'auto' may take.
 WANTED, WANTED_SECONDS = 1.25, {3000: 8e-3, 10000: 60e-3}
 # The orders of the square arrays that are copied.
 COPIED = (500, 1000, 3000, 10000)

@@ -99,6 +99,9 @@ def test_such_a_triangle_with_nan_in_b_has_input_that_is_not_finite(xp, dtype):
         assert names == ["SINGULAR", "NONFINITE_INPUT", "SINGULAR"]
         one = solve_ex(xp.asarray(t), xp.asarray(b[1]), assume_a="gen", check_finite=False)
         assert one.status is Status.NONFINITE_INPUT
+        stack = factor(xp.asarray(np.stack([t] * 3)), check_finite=False)
+        found = stack.solve_ex(xp.asarray(b), check_finite=False)
+        assert [status.name for status in found.statuses] == names
 
 
 def test_the_forward_error_of_such_a_triangle_is_not_told(xp):

@@ -20,10 +20,9 @@ from tcsolve._solve.factored.stack_facts import determinants_of_stack, rconds_of
 from tcsolve._solve.host import library as host_library
 from tcsolve._solve.ladder.determinant import LogDeterminant
 from tcsolve._solve.problem.trivial import solve_empty
-from tcsolve._solve.problem.zero_pivots import singular_triangles
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
-from tcsolve._solve.vendor.settle import settled
+from tcsolve._solve.vendor.settle import clear_singular, settled
 from tcsolve._solve.vendor.solve import answered
 from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, SEEN, System
 from tcsolve._steps import guarded, note
@@ -302,7 +301,10 @@ class StackFactorization:
             matrices, factors = self._turned(dtype, trans)
             system = System(matrices, columns, "general", None, False, False, False)
             part = self._part(system, factors, settled if reports else answered)
-            part, rconds = _without_triangles(ops, system, part, self._find_rconds())
+            own = {"codes": part.codes, "error": part.error, "rconds": self._find_rconds()}
+            part = part._replace(**{name: np.array(v) for name, v in own.items()})
+            clear_singular(ops, system, part)
+            rconds = part.rconds
         if check_finite and distinct(part.codes).max() > ILL_CONDITIONED:
             require_finite(bool(ops.xp.isfinite(columns).all()), "b")
         error = fold.of_columns(part.error, k)
@@ -401,16 +403,6 @@ def _require_room(ops, a):
             f"{free:,} are free; factor parts of the stack, or use device='cpu'"
         )
     return needed
-
-
-def _without_triangles(ops, system, part, rconds):
-    """Return (part, rconds) where triangles with a zero on the diagonal have no answer, and rcond is 0."""
-    which = singular_triangles(ops, system.a, np.arange(len(rconds)), rconds)
-    if which.size:
-        part = part._replace(codes=np.array(part.codes), error=np.array(part.error))
-        part.codes[which], part.error[which] = system.broken, np.nan
-        part.x[ops.xp.asarray(which)] = np.nan
-    return part, np.where(part.codes == system.broken, 0.0, rconds)
 
 
 def _with_condition(codes, rconds, eps):

@@ -28,7 +28,7 @@ from tcsolve._solve.vendor.system import (
 )
 from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 
-__all__ = ["corrected_once", "settled", "settled_as_they_are"]
+__all__ = ["clear_singular", "corrected_once", "settled", "settled_as_they_are"]
 
 
 def settled(ops, system, x, factors, board):
@@ -61,13 +61,17 @@ def settled(ops, system, x, factors, board):
         sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
-    if has_all_entries(system):
-        finite = np.flatnonzero((part.codes != NONFINITE) | (part.rconds > 0))
-        triangles = singular_triangles(ops, system.a, finite, part.rconds[finite])
-        part.rconds[triangles] = 0
-        part.codes[triangles[part.codes[triangles] != NONFINITE]] = system.broken
-    _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
+    clear_singular(ops, system, part)
     return part
+
+
+def clear_singular(ops, system, part):
+    """Leave systems whose factorization broke down, and singular triangles, without an answer."""
+    if has_all_entries(system):
+        finite = np.flatnonzero((part.codes != NONFINITE) | (part.rconds > 0))  # A is finite
+        triangles = singular_triangles(ops, system.a, finite, part.rconds[finite])
+        part.codes[triangles] = system.broken
+    _clear(ops, system, part, np.flatnonzero(part.codes == system.broken))
 
 
 def settled_as_they_are(ops, system, x, few, board):
