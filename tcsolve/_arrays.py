@@ -1,4 +1,4 @@
-"""Tell NumPy arrays from CuPy arrays without importing CuPy, and require that CuPy arrays are aligned."""
+"""What NumPy and CuPy do not have in common: places, alignment, zeros; without importing CuPy."""
 
 import sys
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from tcsolve._errors import InputError
 
-__all__ = ["as_host", "is_aligned", "is_cupy", "require_aligned"]
+__all__ = ["as_host", "is_aligned", "is_cupy", "is_zero", "require_aligned"]
 
 
 def is_cupy(x):
@@ -42,3 +42,12 @@ def require_aligned(x, name):
             f"of the {x.itemsize} bytes of an entry; make the array contiguous before you change its dtype "
             "by `view`"
         )
+
+
+def is_zero(x):
+    """Tell which entries of x are zero; CuPy's own comparison takes subnormal FP32 numbers for zero."""
+    if not is_cupy(x) or x.dtype.char not in "fF":
+        return x == 0
+    if x.dtype.kind == "c":
+        return is_zero(x.real) & is_zero(x.imag)
+    return x.view(np.uint32) << 1 == 0  # all bits but the sign

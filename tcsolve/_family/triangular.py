@@ -5,7 +5,7 @@ import functools
 import numpy as np
 import scipy.linalg
 
-from tcsolve._arrays import is_cupy
+from tcsolve._arrays import is_cupy, is_zero
 from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._backends.cpu.lu import lapack_of
 from tcsolve._backends.select import numpy_ops, ops_for
@@ -239,8 +239,8 @@ def _on_device(a, b, *, trans, lower, unit_diagonal, overwrite_b=False, check_fi
             f"solve_triangular: a has shape {a.shape} and b has shape {b.shape}; a needs (n, n), b n rows"
         )
     wide, rhs = device_operands(a, b, {"a": a, "b": b} if check_finite else {})
-    if not unit_diagonal and bool((a.diagonal() == 0).any()):
-        zero = int(ops.host((a.diagonal() == 0).argmax())[0])
+    if not unit_diagonal and bool((zeros := is_zero(a.diagonal())).any()):
+        zero = int(ops.host(zeros.argmax())[0])
         raise SingularError(f"singular matrix: resolution failed at diagonal {zero}")
     if not b.size:
         return rhs

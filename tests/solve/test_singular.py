@@ -81,6 +81,30 @@ def test_factors_of_such_a_triangle_tell_that_it_is_singular(xp, n, precision):
                 f.solve(xp.ones(n), trans=trans)
 
 
+@pytest.mark.parametrize("n", [3, 5, 40, 300])
+@pytest.mark.parametrize("dtype", "fF")
+def test_a_triangle_with_a_subnormal_number_on_its_diagonal_is_not_singular(xp, n, dtype):
+    """CuPy's own comparisons take such a number for zero."""
+    a = 0.01 * np.triu(np.random.default_rng(n).standard_normal((n, n)).astype(dtype))
+    a[np.arange(n), np.arange(n)] = 1
+    a[n // 2, n // 2] = {"f": 1e-40, "F": 1e-40j}[dtype]
+    b = a.sum(axis=-1).astype(dtype)
+    for t, rhs in ((a, b), (np.ascontiguousarray(a.T), a.sum(axis=0).astype(dtype))):
+        for precision in ("auto", "fp32"):
+            for structure in (None, "gen"):
+                one = solve_ex(
+                    xp.asarray(t), xp.asarray(rhs), precision=precision, assume_a=structure
+                )
+                assert one.status is Status.ILL_CONDITIONED and 0 < one.rcond < 1e-39
+            stack = solve_ex(
+                xp.asarray([t] * 3), xp.asarray([rhs] * 3)[..., None], precision=precision
+            )
+            assert (stack.statuses == Status.ILL_CONDITIONED).all()
+    if dtype == "f":  # LAPACK's complex division overflows
+        x = tcsolve.solve_triangular(xp.asarray(a), xp.asarray(b))
+        assert np.isfinite(host(x)).all()
+
+
 @pytest.mark.parametrize("a", [np.diag([1.0, 0, 2]), np.zeros((2, 2))])
 def test_a_singular_diagonal_that_is_asserted_to_be_definite_is_not_definite(xp, a):
     solution = solve_ex(xp.asarray(a), xp.ones(len(a)), assume_a="pos")

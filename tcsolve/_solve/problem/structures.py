@@ -7,6 +7,7 @@ import numpy as np
 import scipy.linalg
 
 from tcsolve._arithmetic.matrix_parts import parts
+from tcsolve._arrays import is_zero
 
 __all__ = ["MIRRORED", "by_bandwidth", "detected", "is_as_read", "read_under"]
 
@@ -216,7 +217,7 @@ def _is_not_mirrored(xp, a, structure, lower):
         unread, is_number = (column > row) if lower else (column < row), ~xp.isnan(some)
         off = (unread | (column == row) if conjugate else unread) & is_number
         apart = xp.where(off, xp.abs(some - turned[..., rows, :]), 0)
-        zero = zero & (xp.where(unread & is_number, some, 0) == 0).all(axis=(-2, -1))
+        zero = zero & (~unread | ~is_number | is_zero(some)).all(axis=(-2, -1))
         difference = xp.maximum(difference, apart.max(axis=(-2, -1)))
         imaginary = xp.where(column == row, apart, 0).max(axis=(-2, -1))
         on_diagonal = xp.maximum(on_diagonal, imaginary)

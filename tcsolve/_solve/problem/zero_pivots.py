@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from tcsolve._arrays import is_zero
 from tcsolve._solution import HistoryPoint, Status
 
 __all__ = ["ROUNDING", "if_singular", "singular_triangles"]
@@ -34,7 +35,7 @@ def if_singular(ops, a, solution):
     has_converged = solution.status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK)
     if solution.status in FINAL or has_converged and solution.rcond >= ROUNDING * len(a):
         return solution
-    if bool(a.diagonal().all()) or not _singular_triangles(ops, a[None], np.arange(1))[0]:
+    if not is_zero(a.diagonal()).any() or not _singular_triangles(ops, a[None], np.arange(1))[0]:
         return solution
     if solution.status is Status.NONFINITE_INPUT:  # b is not finite
         return replace(solution, rcond=0.0, rconds=None)
@@ -75,7 +76,7 @@ def _singular_triangles(ops, a, which):
     for first in range(0, len(which), max(1, ENTRIES // n)):
         some = slice(first, first + max(1, ENTRIES // n))
         diagonals = xp.diagonal(a, axis1=1, axis2=2)[xp.asarray(which[some])]
-        (found[some],) = ops.host((diagonals == 0).any(axis=1))
+        (found[some],) = ops.host(is_zero(diagonals).any(axis=1))
     with_zero, step = np.flatnonzero(found), max(1, ENTRIES // n**2)
     for first in range(0, len(with_zero), step):
         some = with_zero[first : first + step]
@@ -92,5 +93,5 @@ def _is_zero_below(xp, a):
     found, step = xp.ones(m, bool), max(1, ENTRIES // (m * n))
     for i in range(0, n, step):
         rows = a[:, i : i + step]
-        found &= xp.isfinite(rows).all(axis=(1, 2)) & ~xp.tril(rows, i - 1).any(axis=(1, 2))
+        found &= xp.isfinite(rows).all(axis=(1, 2)) & is_zero(xp.tril(rows, i - 1)).all(axis=(1, 2))
     return found

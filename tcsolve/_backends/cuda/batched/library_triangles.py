@@ -9,6 +9,7 @@ import cupy
 from cupy_backends.cuda.libs import cublas
 
 from tcsolve._arithmetic.formats import PREFIX
+from tcsolve._arrays import is_zero
 from tcsolve._backends.cuda.batched.layouts import addresses_of, conjugate
 from tcsolve._backends.cuda.lu.substitution import (
     begin_and_solve,
@@ -148,4 +149,4 @@ class Diagonal:
 
 
 def _has_zero(diagonals):
-    return (diagonals == 0).any(axis=1).astype(cupy.int32)
+    return is_zero(diagonals).any(axis=1).astype(cupy.int32)
