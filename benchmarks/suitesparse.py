@@ -310,7 +310,7 @@ def explanation(rows, facts):
         "- Verdicts: " + ", ".join(f"{count} {name}" for name, count in counts.most_common()) + "."
         " A row is ok if the following holds for each precision. No exception is raised. An answer has the "
         "backward error that is reported, and this is at most 2^-53 sqrt(n) or twice that of SciPy. If SciPy "
-        "was run, the status of an answer warns just where SciPy warns. A status without an answer occurs "
+        "was run, the status of an answer warns exactly where SciPy warns. A status without an answer occurs "
         "only where SciPy misses 2^-53 sqrt(n)."
     )
     for name in PRECISIONS:
