@@ -1,13 +1,23 @@
 """Does compute-sanitizer find bad accesses, races or wrong barriers in a reduced run?
 
     python benchmarks/sanitize.py                        # memcheck, racecheck, synccheck
-    python benchmarks/sanitize.py --tool racecheck --precision fp16x3 --options="--racecheck-report all"
+    python benchmarks/sanitize.py --tool racecheck --part lu --options="--racecheck-report all"
 
-Each tool runs this script again with --solve.  It does small solves with each precision, with narrow, wide
-and square panels; there are several panels, so look-ahead is used.  It also solves stacks and triangles, and
-multiplies matrices.  Every array is a separate allocation, because memcheck does not detect an access past
-the end of an array inside CuPy's pool.  CuPy compiles its own kernels anew, into a new folder that all tools
-share.  The exit status is 0 if every tool finishes and finds nothing.
+Each tool runs this script again with --solve, once for each part; several runs at the same time.  The parts:
+
+lu
+    Small solves with each precision, by narrow and wide panels.  There are several panels, so look-ahead is
+    used.
+squares
+    The same with square panels, and with products by inverses.
+systems
+    Small systems, stacks and triangles.
+products
+    Products of matrices, also with NaN and Inf.
+
+Every array is a separate allocation, because memcheck does not detect an access past the end of an array
+inside CuPy's pool.  CuPy compiles its own kernels anew, into a new folder that all runs share.  The exit
+status is 0 if every run finishes and finds nothing.
 """
 
 import itertools
@@ -21,6 +31,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from _harness import arguments, gpu, machine, outcome, save
 
@@ -39,6 +50,8 @@ VERSION = re.compile(r"Version (\S+)")
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
 TAIL_LINES = 40
+SLOWEST = ("racecheck", "memcheck", "synccheck")
+AT_ONCE = 6  # runs; more would wait for the one device
 # Columns of the narrow panels, and of wide ones; unknowns of the system with square panels.
 NARROW, WIDE, SQUARES_ROWS = 128, 256, 700
 # Small systems and stacks: slices, unknowns and right-hand sides.  They reach the kernels that solve small
@@ -67,38 +80,40 @@ PRODUCT = ((300, 200), (200, 520))
 # ---- the run that is watched -------------------------------------------------------------------
 
 
-def solve_small(n, precisions):
-    """Solve small systems and multiply small matrices; exit with 1 if an answer is bad."""
+def run_part(name, n, precisions):
+    """Run a part; exit with 1 if an answer is bad."""
+    import cupy
+
+    cupy.cuda.set_allocator(None)
+    PARTS[name](cupy.random.default_rng(5), n, precisions)
+
+
+def solve_by_panels(rng, n, precisions):
+    """Solve small systems by narrow and wide panels; exit with 1 if an answer is bad."""
     import cupy
 
     import tcsolve
-    from tcsolve._paths import replaced
 
-    cupy.cuda.set_allocator(None)
-    rng = cupy.random.default_rng(5)
     # Well conditioned, so that a single product suffices.  No pivot of `dominant` moves a row; with the rows
     # in reverse order the pivots of the first half do.
     dominant = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(dominant[::-1])
+    # Each width, each matrix and each number of right-hand sides; not all of their combinations, since under
+    # racecheck a solve takes half a minute, most of it in panels.
+    cases = (NARROW, turned, 5), (NARROW, dominant, 1), (WIDE, turned, 1)
     for precision in precisions:
-        # Each width, each matrix and each number of right-hand sides; not all of their combinations, since
-        # under racecheck a solve takes half a minute, most of it in panels.
-        for block, a, nrhs in ((NARROW, turned, 5), (NARROW, dominant, 1), (WIDE, turned, 1)):
+        # The panels of fp16 are those of fp16x3.
+        has_own_panels = precision != "fp16" or "fp16x3" not in precisions
+        for block, a, nrhs in cases if has_own_panels else cases[:1]:
             b = a @ rng.standard_normal((n, nrhs))
             plan = tcsolve.Plan(precision, block=block, fallback=False)
             solution = tcsolve.solve_ex(a, b, precision=plan, assume_a="general")
             print(f"n {n} block {block} nrhs {nrhs}: {outcome(solution)}", flush=True)
             if not solution.status.ok:
                 sys.exit(1)
-    solve_systems(rng)
-    late = {"early_rows": 0, "most_sums": 0}
-    with replaced(square_rows=1, least_columns=32, wide=2 * NARROW, **late):
-        solve_by_squares(rng, precisions)
-    multiply_small(rng)
-    multiply_not_finite(rng)
 
 
-def solve_systems(rng):
+def solve_systems(rng, *_):
     """Solve small systems, stacks and triangles; exit with 1 if an answer is bad."""
     import cupy
 
@@ -123,8 +138,14 @@ def solve_systems(rng):
     print("systems and stacks are right", flush=True)
 
 
+def multiply(rng, *_):
+    """Multiply matrices; exit with 1 if a result is wrong."""
+    multiply_small(rng)
+    multiply_not_finite(rng)
+
+
 def multiply_small(rng):
-    """Multiply FP32 matrices by three products, in each layout; end with 1 if a bound does not hold."""
+    """Multiply FP32 matrices by three products, in each layout; exit with 1 if a bound does not hold."""
     import cupy
 
     import tcsolve
@@ -141,7 +162,7 @@ def multiply_small(rng):
 
 
 def multiply_not_finite(rng):
-    """Multiply FP32 matrices with a NaN and an Inf; end with 1 if a result in FP32 or FP16 is wrong."""
+    """Multiply FP32 matrices with a NaN and an Inf; exit with 1 if a result in FP32 or FP16 is wrong."""
     import cupy
 
     import tcsolve
@@ -168,7 +189,7 @@ def multiply_not_finite(rng):
     print("products with NaN and Inf are right", flush=True)
 
 
-def solve_by_squares(rng, precisions):
+def solve_by_squares(rng, _, precisions):
     """Solve a dominant system by two square panels and look-ahead, which otherwise only larger systems use.
 
     Also solve a system with row swaps, by wide panels, so that U is a product with an inverse.
@@ -180,6 +201,7 @@ def solve_by_squares(rng, precisions):
     from tcsolve._backends.cuda.gemm import wgmma
     from tcsolve._backends.cuda.lu import rules
     from tcsolve._backends.cuda.ops import CupyOps
+    from tcsolve._paths import replaced
 
     arch = CupyOps.lu.rules("f").arch
     applied, apply = [], wgmma.Right.apply
@@ -192,19 +214,29 @@ def solve_by_squares(rng, precisions):
     n = SQUARES_ROWS
     a = rng.standard_normal((n, n)) + n * cupy.eye(n)
     turned = cupy.ascontiguousarray(a[::-1])
-    for precision, dominant in itertools.product(precisions, (True, False)):
-        matrix = a if dominant else turned
-        plan = tcsolve.Plan(precision, block=2 * NARROW, fallback=False)
-        solution = tcsolve.solve_ex(
-            matrix, matrix @ cupy.ones(n), precision=plan, assume_a="general"
-        )
-        print(f"n {n} squares {applied}: {outcome(solution)}", flush=True)
-        if not solution.status.ok:
-            sys.exit(1)
-        expected = 2 if dominant and rules.has_squares(UPDATES[precision], arch) else 0
-        if len(applied) != expected:
-            sys.exit(1)
-        applied.clear()
+    late = {"early_rows": 0, "most_sums": 0}
+    with replaced(square_rows=1, least_columns=32, wide=2 * NARROW, **late):
+        for precision, dominant in itertools.product(precisions, (True, False)):
+            matrix = a if dominant else turned
+            plan = tcsolve.Plan(precision, block=2 * NARROW, fallback=False)
+            solution = tcsolve.solve_ex(
+                matrix, matrix @ cupy.ones(n), precision=plan, assume_a="general"
+            )
+            print(f"n {n} squares {applied}: {outcome(solution)}", flush=True)
+            if not solution.status.ok:
+                sys.exit(1)
+            expected = 2 if dominant and rules.has_squares(UPDATES[precision], arch) else 0
+            if len(applied) != expected:
+                sys.exit(1)
+            applied.clear()
+
+
+PARTS = {
+    "lu": solve_by_panels,
+    "squares": solve_by_squares,
+    "systems": solve_systems,
+    "products": multiply,
+}
 
 
 # ---- watching it -------------------------------------------------------------------------------
@@ -225,10 +257,10 @@ def find_sanitizer(path=None):
     )
 
 
-def command(sanitizer, tool, n, precisions, options=()):
-    """Return the command line that watches `solve_small`, with more options of the tool."""
+def command(sanitizer, tool, part, n, precisions, options=()):
+    """Return the command line that watches a part, with more options of the tool."""
     script = [sys.executable, str(pathlib.Path(__file__).resolve())]
-    watched = [*script, "--solve", "--n", str(n), "--precision", *precisions]
+    watched = [*script, "--solve", "--part", part, "--n", str(n), "--precision", *precisions]
     options = "--error-exitcode", str(FOUND), *TOOLS[tool], *options
     return [sanitizer, "--tool", tool, *options, *watched]
 
@@ -279,31 +311,42 @@ def judge(status, output):
 def main():
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--tool", nargs="+", choices=TOOLS, default=list(TOOLS))
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--n", type=int, default=700)
     parser.add_argument("--precision", nargs="+", default=["fp16x3", "fp16", "fp64"])
-    parser.add_argument("--timeout", type=float, default=400.0, help="seconds a tool may take")
+    parser.add_argument("--timeout", type=float, default=550.0, help="seconds a run may take")
     parser.add_argument("--sanitizer", help="path of compute-sanitizer")
     parser.add_argument("--options", type=shlex.split, default=[], help="for the tool, quoted")
-    parser.add_argument("--solve", action="store_true", help="only solve, without the tool")
+    parser.add_argument("--solve", action="store_true", help="only run the parts, without a tool")
     options = parser.parse_args()
     if options.solve:
-        solve_small(options.n, options.precision)
+        for part in options.part:
+            run_part(part, options.n, options.precision)
         return
     sanitizer = find_sanitizer(options.sanitizer)
-    rows = []
-    with tempfile.TemporaryDirectory() as cache:
-        for tool in options.tool:
-            start = time.perf_counter()
-            line = command(sanitizer, tool, options.n, options.precision, options.options)
-            status, output = watch(line, options.timeout, cache)
-            verdict = judge(status, output)
-            rows.append({"tool": tool, "verdict": verdict, "seconds": time.perf_counter() - start})
-            print(f"{tool:10} {verdict} ({rows[-1]['seconds']:.0f} s)", flush=True)
-            if verdict != "clean":
-                print("\n".join(output.splitlines()[-TAIL_LINES:]), flush=True)
+    # First the runs that take longest.
+    runs = [
+        (tool, part) for tool in sorted(options.tool, key=SLOWEST.index) for part in options.part
+    ]
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(AT_ONCE) as pool:
+        rows = list(pool.map(lambda run: row_of(sanitizer, *run, options, cache), runs))
     facts = machine(options.commit) | gpu() | {"compute-sanitizer": version_of(sanitizer)}
     save(options.json, facts, rows)
     sys.exit(any(row["verdict"] != "clean" for row in rows))
+
+
+def row_of(sanitizer, tool, part, options, cache):
+    """Run a part under a tool; print the verdict, and return it as a row."""
+    start = time.perf_counter()
+    line = command(sanitizer, tool, part, options.n, options.precision, options.options)
+    status, output = watch(line, options.timeout, cache)
+    verdict = judge(status, output)
+    row = {"tool": tool, "part": part, "verdict": verdict, "seconds": time.perf_counter() - start}
+    told = [f"{tool:10} {part:8} {verdict} ({row['seconds']:.0f} s)"]
+    if verdict != "clean":
+        told += output.splitlines()[-TAIL_LINES:]
+    print("\n".join(told), flush=True)
+    return row
 
 
 if __name__ == "__main__":

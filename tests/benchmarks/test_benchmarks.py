@@ -529,12 +529,12 @@ def test_an_overflow_of_the_tool_is_not_clean(script):
 
 def test_the_tool_watches_the_script_itself(script):
     line = script("sanitize").command(
-        "/bin/cs", "synccheck", 700, ["fp16x3"], ["--print-limit", "7"]
+        "/bin/cs", "synccheck", "lu", 700, ["fp16x3"], ["--print-limit", "7"]
     )
 
     assert line[:3] == ["/bin/cs", "--tool", "synccheck"] and "4096" in line
     assert line.index("--print-limit") < line.index(sys.executable)
-    assert line[-5:] == ["--solve", "--n", "700", "--precision", "fp16x3"]
+    assert line[-7:] == ["--solve", "--part", "lu", "--n", "700", "--precision", "fp16x3"]
 
 
 @pytest.mark.parametrize(
