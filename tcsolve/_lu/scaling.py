@@ -185,7 +185,7 @@ def norm_and_exponent(ops, a):
 
 
 def needs_scaling(survey):
-    """Tell whether A must be scaled before it is rounded (see SPREAD)."""
+    """Tell whether A must be scaled before it is rounded (see SPREAD and SAFE_EXPONENT)."""
     return (
         survey.row_spread < SPREAD
         or survey.col_spread < SPREAD

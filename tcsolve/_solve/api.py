@@ -243,7 +243,7 @@ def factor(
     Parameters
     ----------
     a : array_like, shape (..., n, n)
-        A matrix or a stack of matrices, n > 0, as in `solve`.
+        A matrix or a stack of matrices, of a type that `solve` accepts.  Unlike in `solve`, n must not be 0.
     overwrite_a : bool
         If True, the residuals use the array a itself, unless it must be converted or copied to another
         device.  So it must not change while the factors are in use.  By default a copy is made.

@@ -15,7 +15,7 @@ class Fold:
     Parameters
     ----------
     batch : tuple of int
-        The leading dimensions of both stacks together.
+        The leading dimensions of both stacks, broadcast against each other.
     own, extra : list of int
         The axes of the batch that count matrices, and those that count right-hand sides of one matrix.
     """

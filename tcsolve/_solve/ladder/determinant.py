@@ -4,8 +4,9 @@ Factors M of A give ``log |det A| = log |det M| + Re log det(I + E)`` with ``E =
 the second term is the trace of E up to ``||E||_F^2``.  Both are estimated with a few random vectors of
 signs: the mean of ``z^T E z`` is the trace [1]_, and the mean of ``||E z||^2`` is ``||E||_F^2``.
 
-For complex matrices only factors in FP64 are used.  The error of the sign is that of ``Im log det M``.
-It is an absolute error, while ``log |det A|`` may be large.
+For complex matrices only factors in FP64 are used.  The sign of the determinant is then a complex number, and
+its error is that of ``Im log det M``.  The test of less precise factors does not bound this error: it allows
+an error that is proportional to ``log |det A|``, which may be large.
 
 References
 ----------

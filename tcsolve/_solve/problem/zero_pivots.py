@@ -62,9 +62,9 @@ def singular_triangles(ops, a, which, rconds):
     ops : Ops
     a : array, shape (m, n, n)
     which : ndarray of int, shape (l,)
-        Of matrices without NaN and Inf.
+        Numbers of matrices in the stack a.  These matrices hold neither NaN nor Inf.
     rconds : ndarray, shape (l,)
-        Of these matrices, by factors in FP64.
+        Estimates of rcond of these matrices, from factors in FP64.
     """
     which = which[~(rconds >= ROUNDING * a.shape[-1])]
     return which[_singular_triangles(ops, a, which)]

@@ -66,7 +66,10 @@ def settled(ops, system, x, factors, board):
 
 
 def clear_singular(ops, system, part):
-    """Leave systems whose factorization broke down, and singular triangles, without an answer."""
+    """Set x to NaN for systems whose factorization broke down, and for singular triangles.
+
+    Their code becomes that of a factorization that broke down, or NONFINITE if b holds NaN or Inf.
+    """
     if has_all_entries(system):
         finite = np.flatnonzero((part.codes != NONFINITE) | (part.rconds > 0))  # A is finite
         triangles = singular_triangles(ops, system.a, finite, part.rconds[finite])
