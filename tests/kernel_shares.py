@@ -28,15 +28,16 @@ ASSEMBLED = tuple(
     {"T_LOW": "fp16", "REFINE": level, "CLUSTER": 1, "SCALED": 0, "TRANS_A": 0, "TRANS_B": 0}
     for level in (0, 3)
 )
-# Entries of a leaf in a thread of panel.cu.  With fewer of them, many registers are left.
+# The most entries of a leaf that a thread of panel.cu has.
 WHOLE_LEAF = 128
 
 
 def is_close(macros):
-    """Tell whether a macro set of panel.cu may take all registers.
+    """Tell whether the registers of a macro set of panel.cu are tested, because it may take all of them.
 
-    Such a set has WHOLE_LEAF entries in each thread.  Of the sets with fewer entries, but more than half as
-    many, only those with the largest number of blocks count: this number only sets the bounds of loops.
+    These are the sets with WHOLE_LEAF entries in each thread, and some with fewer, but more than half as many
+    entries: those with the largest number of blocks.  They stand for the sets with other numbers of blocks,
+    because this number only sets the bounds of loops.
     """
     leaf, is_largest = macros["ROWS"] * macros["WIDTH"], macros["BLOCKS"] == LARGEST_CLUSTER
     return leaf == WHOLE_LEAF or is_largest and leaf > WHOLE_LEAF // 2

@@ -246,7 +246,7 @@ def test_an_allocation_that_fails_leaves_the_arrays_alone(cupy, monkeypatch):
 
 
 @pytest.mark.gpu
-def test_what_took_the_place_of_a_is_not_factored_again(cupy, ops):
+def test_factors_that_have_overwritten_a_are_not_factored_again(cupy, ops):
     rng = cupy.random.default_rng(1)
     a = rng.standard_normal((300, 300)).astype(cupy.float32)
     small, right = rng.standard_normal((64, 64)), cupy.ones(64)

@@ -304,7 +304,7 @@ def test_a_scaled_factorization_and_one_in_a_frame_are_copied():
         assert (g.solve_ex(b).x == f.solve_ex(b).x).all()
 
 
-def test_a_copy_climbs_by_itself():
+def test_a_copy_gets_more_precise_factors_by_itself():
     f = factor(matrices.generate("svd_geo", 50, cond=1e12).a, precision="fp16x3")
     g = copy.copy(f)
 

@@ -70,7 +70,9 @@ def test_a_wrong_answer_has_no_time(training, monkeypatch, tmp_path):
     assert (tmp_path / "t.md").read_text().count("–") >= 3
 
 
-def test_what_found_no_time_is_done_when_it_resumes(training, monkeypatch, tmp_path, capsys):
+def test_problems_that_had_no_time_are_done_by_a_resumed_run(
+    training, monkeypatch, tmp_path, capsys
+):
     path, problems = tmp_path / "t.json", ["--problem", "type 4:40", "type 6:40"]
     names = list(training.solvers(False, 40))
     known = [{"problem": "type 4 n=40", "solver": name, "n": 40} for name in names]

@@ -56,14 +56,14 @@ def rounding_of_residual(n, in_fp64=False, is_complex=False):
     is the unit roundoff (Higham 2002, section 3.5), and four times that for complex numbers.  |b| is at most
     |A||x| for an answer that is nearly right.
 
-    In FP64 the worst case of real numbers is taken up to n = 8, for complex numbers too: errors that large
-    have not been met.  For larger n the worst case is far larger than any error that occurs,
-    so the errors of the partial sums s_k are modelled as independent with mean zero (Higham and Mary, SIAM J.
-    Sci. Comput. 41 (2019), A2815-A2835).  Each is uniform within u |s_k|, and |s_k| <= (k / n) ||A|| ||x||
-    on average.  So their sum has a standard deviation of at most u sqrt(n) / 3, and three standard deviations
-    are u sqrt(n).  Sums in several accumulators, as in any BLAS, have smaller errors.  A complex sum has
-    two parts of 2 n real products.  Each part has sqrt(2) times this standard deviation, and the modulus of
-    both at most twice.
+    In FP64, up to n = 8, the worst case of real numbers is taken.  It is taken for complex numbers, too,
+    because no error of a complex system has exceeded it.  For larger n the worst case is far larger than any
+    error that occurs, so the errors of the partial sums s_k are modelled as independent with mean zero
+    (Higham and Mary, SIAM J. Sci. Comput. 41 (2019), A2815-A2835).  Each is uniform within u |s_k|, and
+    |s_k| <= (k / n) ||A|| ||x|| on average.  So their sum has a standard deviation of at most u sqrt(n) / 3,
+    and three standard deviations are u sqrt(n).  Sums in several accumulators, as in any BLAS, have smaller
+    errors.  A complex sum has two parts of 2 n real products.  Each part has sqrt(2) times this standard
+    deviation, and the modulus of both at most twice.
     """
     if n == 1:
         return 4 * 2.0**-53

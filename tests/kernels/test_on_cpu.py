@@ -144,7 +144,10 @@ def growing(rng, n, columns):
 
 
 def test_a_singular_matrix_whose_entries_grow_is_found(folder):
-    """Its FP32 factors look regular, and b is in its range; in the second one, another column is larger."""
+    """The FP32 factors look regular, and b is in the range of A.
+
+    In the FP32 inverse of the second matrix, the largest column is not one of the singular block.
+    """
     rng, eps = np.random.default_rng(1), float(np.finfo("f").eps)
     a, b = np.eye(64)[None].repeat(2, axis=0), np.zeros((2, 64, 1))
     a[:, :48, :48] = growing(rng, 48, 20)
@@ -157,7 +160,7 @@ def test_a_singular_matrix_whose_entries_grow_is_found(folder):
     assert (1 / board[SEEN + 1] / board[SEEN + 2] < eps).all()
 
 
-# Five rows of a matrix; the third row is this combination of them.
+# Five rows of a singular block of order 6.  Its third row is not listed: it is COMBINATION times these rows.
 ROWS = [
     [0.14, 0.016, 0.008, 0.006, 0.484, 0.326],
     [-0.004, 0.004, -0.001, 0.001, 0.008, 0.007],

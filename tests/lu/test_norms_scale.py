@@ -286,7 +286,7 @@ class Counted(NumpyOps):
 @pytest.mark.parametrize("dtype", [float, complex])
 @pytest.mark.parametrize("sweeps", [2, 3, 4])
 @pytest.mark.parametrize("smallest", [1e-3, 1e-6, 1e-9])
-def test_what_was_held_against_a_before_is_not_held_again(smallest, sweeps, dtype):
+def test_solves_that_were_checked_with_a_before_are_not_checked_again(smallest, sweeps, dtype):
     a = matrices.generate("gauss", 40, seed=6, dtype=dtype).a
     u, s, vh = np.linalg.svd(a)
     s[-1] = smallest

@@ -188,7 +188,7 @@ def test_the_bytes_of_a_large_system_do_not_wrap():
     assert bytes_needed("fp64", 100_000, 1, REAL, block=512, on_device=True) > 8e10
 
 
-def test_the_rates_of_a_gpu_are_one_object_that_a_choice_is_remembered_by():
+def test_the_rates_of_a_gpu_are_one_object_so_the_cache_finds_its_choices():
     assert rates_of("cuda", L4) is rates_of("cuda", dict(L4)) is not rates_of("cuda", A100)
     choose_update.cache_clear()
     assert choose_update(30000, 1, H200) == choose_update(30000, 1, H200) == "fp16x3"

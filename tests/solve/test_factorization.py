@@ -398,7 +398,7 @@ def test_a_transposed_system_is_solved_accurately_too(xp, precision, turn):
         assert report.forward_error.max() <= 2.0**-52
 
 
-def test_what_a_transposed_system_costs_is_paid_once(xp):
+def test_factors_that_a_transposed_system_needs_are_kept(xp):
     f = factor(xp.asarray(problem(100, 1e10, seed=2).a), precision="bf16")
     first, second = (f.solve_ex(xp.ones(100), trans=1) for _ in range(2))
     assert f.precision == first.precision == second.precision != "bf16"
@@ -675,7 +675,7 @@ def test_small_systems_keep_their_budget_of_steps(update, most):
 
 
 @pytest.mark.parametrize("ask", [lambda f: f.slogdet(), lambda f: f.solve(np.ones(80))])
-def test_factors_that_could_not_be_made_leave_those_before(ask, monkeypatch):
+def test_factors_stay_if_more_precise_ones_cannot_be_made(ask, monkeypatch):
     a, b = problem(80, 1e12).a, problem(80, 1e3).b
     f = factor(a, precision=Plan("fp32"))
 
@@ -692,7 +692,7 @@ def test_factors_that_could_not_be_made_leave_those_before(ask, monkeypatch):
 
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 @pytest.mark.parametrize("ask", [lambda f: f.rcond(), lambda f: f.slogdet()[1]])
-def test_what_is_asked_after_a_rung_was_refused_is_told(ask, precision, refuse_once):
+def test_rcond_and_determinant_are_found_after_a_rung_had_no_memory(ask, precision, refuse_once):
     a = problem(80, 1e12).a
     f = factor(a, precision=precision)
     refuse_once()

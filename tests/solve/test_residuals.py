@@ -193,7 +193,7 @@ def test_an_answer_that_is_called_accurate_is(cond):
             assert np.isnan(found.rcond) == np.isnan(found.forward_error[0])
 
 
-def test_a_low_precision_climbs_until_x_is_accurate():
+def test_more_precise_factors_follow_until_x_is_accurate():
     a, b = system("svd_geo", 1e13)
     found = solve_ex(a, b, precision="fp32", **DD)
     assert found.rungs == ("fp32", "fp64") and found.status is Status.CONVERGED_AFTER_FALLBACK

@@ -61,7 +61,7 @@ def test_a_dense_matrix_beside_an_ill_conditioned_one_does_not_hide_it():
         assert solve_ex(stack, np.ones(4)).status is Status.ILL_CONDITIONED
 
 
-def test_what_is_singular_at_the_second_look_is_no_crash():
+def test_a_matrix_that_only_later_factors_show_to_be_singular_has_a_status():
     p, q, m = 20, 5, 22638
     a = np.zeros((1, 3, 3), F)
     a[0, :2, :2] = np.array([[p, p * m], [q, q * m]], float) * 2.0**-112
@@ -190,7 +190,7 @@ def test_every_low_rung_of_one_panel_gives_the_same_x(dtype):
             assert max(ratio(a, one.x[:, i], b[:, i]) for i in range(k)) <= MET
 
 
-def test_one_panel_that_fp32_does_not_resolve_climbs():
+def test_fp64_factors_follow_where_one_panel_in_fp32_is_not_enough():
     u, _, v = np.linalg.svd(np.random.default_rng(0).standard_normal((60, 60)))
     a = u * np.logspace(0, -11, 60) @ v
 

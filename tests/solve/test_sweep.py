@@ -1,7 +1,7 @@
 """Sizes x right-hand sides x families x precisions: every answer meets the promised bound.
 
-The sizes are those at which blocked codes fail: 0, 1, and a few less and more than a leaf, a panel, two
-panels.
+The sizes are those at which blocked codes may fail: 0, 1 and 2; sizes below that of a panel, no multiples of
+8; a few more than the 128 columns of a panel; and more than two panels.
 """
 
 import functools

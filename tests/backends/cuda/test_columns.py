@@ -39,7 +39,7 @@ def test_the_largest_of_each_column(k, n, cupy, ops):
 
 
 @pytest.mark.parametrize("k", [70_000, 3_000_000])
-def test_what_is_held_against_a_matrix(k, cupy, ops):
+def test_sums_that_compare_columns(k, cupy, ops):
     n = 5
     b, y, z = columns(cupy, n, k), columns(cupy, n, k, 1), columns(cupy, n, 1, 2)
 

@@ -505,7 +505,7 @@ def test_signs_and_the_steepest_entry_are_those_of_numpy(n, step, kind, goes_on,
 @pytest.mark.parametrize("n", [1, 33, 1024, 5003])
 @pytest.mark.parametrize("last", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["random", "nan", "complex"])
-def test_what_is_held_against_a_matrix_is_summed_as_numpy_does(n, last, kind, cupy, ops):
+def test_sums_that_compare_columns_are_those_of_numpy(n, last, kind, cupy, ops):
     rng = np.random.default_rng(n)
     b, y, z = (rng.standard_normal((n, k)) for k in (4 + last, 4 + last, last))
     if kind == "complex":

@@ -314,7 +314,7 @@ def test_the_condition_is_estimated_beside_the_refinement(cupy, record, monkeypa
     assert all((s.x == after.x).all() for s in beside)
 
 
-def test_the_condition_is_held_against_a_beside_the_refinement(cupy, record, monkeypatch):
+def test_the_estimate_is_checked_with_a_beside_the_refinement(cupy, record, monkeypatch):
     from tcsolve._backends.cuda.ops import CupyOps
 
     a, b = system(cupy, 700)

@@ -61,7 +61,7 @@ def test_a_device_keeps_a_limited_number_of_bytes_and_always_the_last_entry(devi
     assert shelf == [x for x in entries if entries.index(x) not in gone] + [last]
 
 
-def test_what_went_while_it_was_looked_for_is_not_taken():
+def test_an_entry_that_is_removed_during_the_search_is_not_taken():
     entries, gone = [Entry(0, n) for n in range(3)], []
     shelf = filled(*entries)
     entries[0].key.meanwhile = lambda: gone.extend(shelf_module.put(shelf, Entry(0, 7), 3, 100))
@@ -82,7 +82,7 @@ def test_what_comes_while_all_is_removed_is_kept_or_removed():
     assert sorted(x.key[1] for x in [*removed, *shelf]) == [0, 1, 2, 7]
 
 
-def test_nothing_goes_twice():
+def test_no_entry_is_removed_twice():
     class Shelf(list):
         def remove(self, entry):
             super().remove(entry)
