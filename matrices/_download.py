@@ -140,15 +140,15 @@ def _told(error, url, missing):
 
 
 class FetchError(Exception):
-    """A file that the collection may have could not be fetched, or is not what it should be."""
+    """A file that the collection may have cannot be fetched, or what was fetched is damaged."""
 
 
 class _Unreachable(FileNotFoundError, FetchError):
-    """The server does not answer, or its answer breaks off or tells of a fault."""
+    """The server does not answer, its answer is incomplete, or it reports an error of its own."""
 
 
 class _Damaged(ValueError, FetchError):
-    """The answer of the server is not the file."""
+    """After the last attempt, the fetched file is not whole, or its hash does not match."""
 
 
 class _NotWhole(ValueError):

@@ -182,7 +182,11 @@ def find(
         Default: the environment variable ``TCSOLVE_MATRICES``. The facts come from its ``index.csv``; of a
         matrix that is not in this index, only the name is known.
     min_n, max_n : int, optional
+        Smallest and largest order.
     kind : {"spd", "symmetric", "unsymmetric", "real", "complex"}, optional
+        Compared with the words of the index or the list, such as 'real symmetric positive definite'. A
+        Hermitian matrix is symmetric here. A complex matrix that is called symmetric need not be Hermitian,
+        so it is found as 'symmetric' and as 'unsymmetric'.
     group : str, optional
         Such as ``"HB"``.
     kappa : (float, float), optional

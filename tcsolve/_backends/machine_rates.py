@@ -1,7 +1,7 @@
 """The times of solves and transfers on this machine, to choose the host or a GPU; a file keeps them.
 
-Only the choice of a device for NumPy arrays depends on these rates.  Precision and blocks do not, so on a
-given device the bits of an answer do not either.
+Only the choice of a device for NumPy arrays depends on these rates.  Precision and blocks do not depend on
+them.  So on a given device, the bits of an answer do not depend on them.
 """
 
 import hashlib

@@ -50,6 +50,8 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
         A pivot is exactly zero.
     ValueError
         The shapes do not fit, a stack is empty, or ab or b holds NaN or Inf.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----
@@ -166,6 +168,8 @@ def solveh_banded(ab, b, overwrite_ab=False, overwrite_b=False, lower=False, che
         The matrix is not positive definite.
     ValueError
         The shapes do not fit, a stack is empty, or ab or b holds NaN or Inf.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----

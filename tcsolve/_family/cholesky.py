@@ -79,6 +79,8 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
         The matrix is not positive definite.
     ValueError
         a is not square, holds NaN or Inf, or is an empty stack.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Examples
     --------
@@ -159,6 +161,8 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     ------
     ValueError
         The shapes do not fit, a stack is empty, or c or b holds NaN or Inf.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----

@@ -68,6 +68,8 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
         a is not square, or holds NaN or Inf.
     InputError
         `assume_a` is no such structure.  As in SciPy, this is also a KeyError.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----
@@ -163,6 +165,8 @@ def det(a, overwrite_a=False, check_finite=True):
         a is not square, or holds NaN or Inf.
     TypeError
         a does not hold numbers.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----

@@ -147,6 +147,8 @@ def lstsq(
         The driver is unknown.
     ValueError
         The shapes do not fit, a stack is empty, or a or b holds NaN or Inf.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     See Also
     --------
@@ -221,6 +223,8 @@ def lstsq_ex(a, b, cond=None, check_finite=True):
         The shapes do not fit.
     ValueError
         a or b holds NaN or Inf.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Notes
     -----

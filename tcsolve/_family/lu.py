@@ -93,6 +93,8 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
     ------
     ValueError
         a holds NaN or Inf, or is an empty stack.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----
@@ -180,6 +182,8 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
         that replaced them has a pivot that is exactly zero.
     ValueError
         The shapes do not fit, a stack is empty, b holds NaN or Inf, or trans is unknown.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----

@@ -62,6 +62,8 @@ def solve_triangular(
         The diagonal has a zero.
     ValueError
         The shapes do not fit, a stack is empty, a or b holds NaN or Inf, or trans is unknown.
+    DeviceError, DeviceMemoryError
+        As in `solve`, for CuPy arrays.
 
     Warns
     -----

@@ -253,7 +253,7 @@ def _files(name, options, filters, _):
     place = os.path.expanduser(name)
     paths = sorted(glob.glob(place)) or [
         place
-    ]  # a file may have the letters of a pattern in its name
+    ]  # the name of one file may have characters that are special in a pattern
     if not os.path.lexists(paths[0]):
         raise InputError(f"study: there is no file {name}")
     return [

@@ -31,12 +31,12 @@ from tcsolve._study.looks import (
 __all__ = ["DRAWINGS", "performance_profile"]
 
 # Largest number of matrices in a picture of histories with one group of plans.  With several groups each
-# matrix has its own rows of panels: at most MOST_ROWS in all, each with at most MOST_COLUMNS panels.
+# matrix has its own rows of subplots: at most MOST_ROWS in all, each with at most MOST_COLUMNS subplots.
 MOST_MATRICES, MOST_ROWS, MOST_COLUMNS = 9, 5, 4
-# Heights of the panels of histories in inches: they share PAGE_HEIGHT within these limits.  If the picture
+# Heights of the subplots of histories in inches: they share PAGE_HEIGHT within these limits.  If the picture
 # with its legends is higher than PAGE, it has only one matrix.
 LOWEST, HIGHEST, PAGE_HEIGHT, PAGE = 1.15, 1.8, 5.75, 11
-# In a picture of points for more than MANY_POINTS matrices, a panel has at most FEW_PLANS plans.
+# In a picture of points for more than MANY_POINTS matrices, a subplot has at most FEW_PLANS plans.
 MANY_POINTS, FEW_PLANS = 30, 4
 # The marks of failed runs of each plan are higher than those of the plan before by this factor.
 FAILED_STEP = 1.3
@@ -44,7 +44,7 @@ MARKS_ONLY = {"linestyle": "None"}
 
 
 def _histories(figure, table, matrix=None):
-    """Draw the backward error after each step, a panel for each matrix and group of plans."""
+    """Draw the backward error after each step, a subplot for each matrix and group of plans."""
     rows = chosen([row for row in table.ran if row.get("history")], "a history", matrix)
     names = list(dict.fromkeys(row["matrix"] for row in rows))
     groups, shared = groups_of(rows), shared_words(rows)
@@ -105,7 +105,7 @@ def _history_panels(figure, matrices, groups):
 
 
 def _history_width(groups):
-    """Return the width of a panel in inches, for several groups."""
+    """Return the width of a subplot in inches, for several groups."""
     return 7 / min(len(groups), MOST_COLUMNS)
 
 

@@ -1,4 +1,4 @@
-"""The layout of a picture: panels, headings and legends, and a size in which they have room."""
+"""The layout of a picture: subplots, headings and legends, and a size in which they have room."""
 
 import textwrap
 
@@ -70,7 +70,7 @@ def legend_under(ax, looks, width):
         handles=lines,
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
-        # In font sizes: room for the label of the x axis.
+        # The unit is the font size.  This leaves room for the label of the x axis.
         borderaxespad=4.8 + 1.4 * ax.get_xlabel().count("\n"),
         ncols=columns,
         fontsize=6.5,

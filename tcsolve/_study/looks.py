@@ -1,4 +1,4 @@
-"""What all pictures share: groups of plans that fit into one panel, and their colours, marks and names."""
+"""What all pictures share: groups of plans that fit into one subplot, and their colours, marks and names."""
 
 import numbers
 from collections import Counter
@@ -24,7 +24,7 @@ __all__ = [
 # Yellow is left out, because it is too light on paper.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 MARKERS, DASHES = ("o", "s", "^", "D", "v", "P", "X", "<", ">"), ("-", "--", "-.", ":")
-# A panel with more curves cannot be read.
+# A subplot with more curves cannot be read.
 MOST_CURVES = 8
 # Axis labels of columns.
 NAMES = {
@@ -42,7 +42,7 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Group:
-    """Plans that are drawn in one panel.
+    """Plans that are drawn in one subplot.
 
     Attributes
     ----------
@@ -164,9 +164,9 @@ def _usual(key, found, row):
 def _parted(words, most):
     """Return lists of at most `most` plans; plans that differ only in the update stay together.
 
-    The plans of a list also differ in at most one other field.  If this takes too many lists, two or more
-    above the smallest possible number, the plans of a list only need to have the same method.  If this takes
-    too many, too, any plans may share a list.
+    The plans of a list also differ in at most one other field.  There are too many lists if their number is
+    at least two above the smallest possible one.  Then the plans of a list only need to have the same method.
+    If there are still too many lists, any plans may share one.
     """
     if len(words) <= most:
         return [list(words)]

@@ -1,4 +1,4 @@
-# What CuPy would say of its arrays if it had types.
+# The types that CuPy would declare for its arrays if it had any.
 from typing import Any
 
 import numpy as np
