@@ -10,8 +10,8 @@ lu
     used.
 squares
     The same with square panels, and with products by inverses.
-systems
-    Small systems, stacks and triangles.
+systems f, systems d, systems D
+    Small systems, stacks and triangles of one dtype.
 products
     Products of matrices, also with NaN and Inf.
 
@@ -32,6 +32,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from _harness import arguments, gpu, machine, outcome, save
 
@@ -42,14 +43,15 @@ TOOLS = {
     # The default number of barriers is too small for the kernels of libraries, and then the run ends.
     "synccheck": ["--num-cuda-barriers", "4096"],
 }
-SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:error|hazard)")
+# A second line may count those errors that the tool did not print.
+SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?$|hazards?)", re.MULTILINE)
 # The lines that a tool prints for each finding, and about itself.
 REPORT = re.compile(r"^=+ (?:Error|Warning): ", re.MULTILINE)
 VERSION = re.compile(r"Version (\S+)")
 # The message of a tool that could not follow the run; then a report without findings proves nothing.
 OVERFLOW = "Detected overflow"
 FOUND = 99  # exit status for "the tool found something", unlike Python's own
-TAIL_LINES = 40
+MOST_LINES = 30  # from the first finding on, and at the end of the output
 SLOWEST = ("racecheck", "memcheck", "synccheck")
 AT_ONCE = 6  # runs; more would wait for the one device
 # Columns of the narrow panels, and of wide ones; unknowns of the system with square panels.
@@ -113,13 +115,13 @@ def solve_by_panels(rng, n, precisions):
                 sys.exit(1)
 
 
-def solve_systems(rng, *_):
-    """Solve small systems, stacks and triangles; exit with 1 if an answer is bad."""
+def solve_systems(dtype, rng, *_):
+    """Solve small systems, stacks and triangles of one dtype; exit with 1 if an answer is bad."""
     import cupy
 
     import tcsolve
 
-    for dtype, kind, shape in itertools.product("fdD", KINDS_OF_SYSTEMS, (*SYSTEMS, LARGE_SYSTEM)):
+    for kind, shape in itertools.product(KINDS_OF_SYSTEMS, (*SYSTEMS, LARGE_SYSTEM)):
         slices, n, nrhs = shape
         if shape == LARGE_SYSTEM and (dtype != "d" or kind is None):
             continue
@@ -234,7 +236,7 @@ def solve_by_squares(rng, _, precisions):
 PARTS = {
     "lu": solve_by_panels,
     "squares": solve_by_squares,
-    "systems": solve_systems,
+    **{f"systems {dtype}": partial(solve_systems, dtype) for dtype in "fdD"},
     "products": multiply,
 }
 
@@ -342,9 +344,11 @@ def row_of(sanitizer, tool, part, options, cache):
     status, output = watch(line, options.timeout, cache)
     verdict = judge(status, output)
     row = {"tool": tool, "part": part, "verdict": verdict, "seconds": time.perf_counter() - start}
-    told = [f"{tool:10} {part:8} {verdict} ({row['seconds']:.0f} s)"]
+    told = [f"{tool:10} {part:10} {verdict} ({row['seconds']:.0f} s)"]
     if verdict != "clean":
-        told += output.splitlines()[-TAIL_LINES:]
+        first = REPORT.search(output)
+        told += output[first.start() if first else 0 :].splitlines()[:MOST_LINES]
+        told += ["...", *output.splitlines()[-MOST_LINES:]]
     print("\n".join(told), flush=True)
     return row
 

@@ -214,9 +214,10 @@ def solve_by_tcsolve(problem, precision, device):
 
 def errors(problem, x):
     """Return the backward and the forward error of the returned x, computed on the host in long doubles."""
+    wide = np.result_type(problem.a, np.longdouble)
     with np.errstate(all="ignore"):
         residual = max(
-            np.abs(problem.b[rows] - problem.a[rows].astype(np.longdouble) @ x).max()
+            np.abs(problem.b[rows] - problem.a[rows].astype(wide) @ x).max()
             for rows in (slice(i, i + ROWS) for i in range(0, len(x), ROWS))
         )
         norm = np.abs(problem.a).sum(axis=1).max()

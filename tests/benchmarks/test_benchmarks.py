@@ -506,6 +506,11 @@ def test_what_nvidia_smi_cuts_off_is_left_out(script):
         (99, "== RACECHECK SUMMARY: 2 hazards displayed (2 errors, 0 warnings)", "2 found"),
         (0, "== RACECHECK SUMMARY: 1 hazard displayed (0 errors, 1 warning)", "1 found"),
         (99, "========= ERROR SUMMARY: 1 error", "1 found"),
+        (
+            99,
+            "= ERROR SUMMARY: 608 errors\n= ERROR SUMMARY: 508 errors were not printed. Use --print-limit",
+            "608 found",
+        ),
         (1, "========= ERROR SUMMARY: 0 errors", "exit status 1"),
         (None, "========= COMPUTE-SANITIZER", "took too long"),
         (
