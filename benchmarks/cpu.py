@@ -138,9 +138,11 @@ def page(facts, rows):
         "",
         "Times are medians.  Samples of tcsolve and of the peer are taken in turn.  The ratio of the "
         "smallest samples is less disturbed by other work on the machine.  SciPy and NumPy verify nothing.  "
-        "*Library calls alone*: as many solves of LAPACK and products of BLAS as the verified solve needs, "
-        "with as many corrections, and nothing else, divided by the time of the peer.  If this is above the "
-        "ratio that is wanted, that ratio cannot be reached by these steps.  "
+        "*Library calls alone*: the time of those solves of LAPACK and products of BLAS that the verified "
+        "solve needs, with its corrections, divided by the time of the peer.  If this is above the ratio that "
+        "is wanted, that ratio cannot be reached by these steps.  *Ratio or excess*: our time divided by that "
+        "of the peer, or, with a sign and us, our time minus that of the peer.  *Wanted* is the largest that "
+        "is allowed.  "
         f"Measured with `benchmarks/cpu.py --ratios` on {facts['cpu']}, threads of BLAS: "
         f"{facts['threads']}; numpy {facts['numpy']}, scipy {facts['scipy']}; commit {facts['commit']}, "
         f"{facts['date']}.",
