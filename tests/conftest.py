@@ -29,6 +29,8 @@ FUZZ_SECONDS = 12.0
 TALLIES = pytest.StashKey()
 # The process that compiles kernels.
 AHEAD = pytest.StashKey()
+# What to say about tests that were not run because there is no GPU.
+NOT_RUN = pytest.StashKey()
 
 
 def pytest_addoption(parser):
@@ -58,12 +60,39 @@ def compiles(item):
     return getattr(item, "originalname", None) == "test_kernel_compiles"
 
 
+@pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config, items):
+    leave_out_gpu_tests(config, items)
     if hasattr(config, "workerinput"):
         # Processes that share the tests end at about the same time if long tests come first.
         items.sort(key=lambda item: (not compiles(item), item.get_closest_marker("slow") is None))
     else:
         items.sort(key=compiles)  # they come last, after another process has compiled the kernels
+
+
+def leave_out_gpu_tests(config, items):
+    """Deselect the tests that need a GPU if there is none; the last lines of pytest say so.
+
+    To skip these thousands of tests one by one takes half a minute.
+    """
+    of_gpu = [item for item in items if item.get_closest_marker("gpu")]
+    if not of_gpu or os.environ.get("TCSOLVE_REQUIRE_GPU") == "1":
+        return
+    module, reason = _import_cupy()
+    if module is not None:
+        return
+    items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+    config.hook.pytest_deselected(items=of_gpu)
+    config.stash[NOT_RUN] = f"{len(of_gpu)} tests need a GPU and were not run: {reason}"
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["not_run"] = config.stash[NOT_RUN]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    """Take over what a process that has ended says about its tests."""
+    if told := getattr(node, "workeroutput", {}).get("not_run"):
+        node.config.stash[NOT_RUN] = told
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -98,6 +127,8 @@ def pytest_sessionfinish(session):
 def pytest_terminal_summary(terminalreporter, config):
     for tally in config.stash[TALLIES]:
         terminalreporter.write_line(str(tally))
+    if told := config.stash.get(NOT_RUN, None):
+        terminalreporter.write_line(told)
 
 
 @pytest.fixture
