@@ -200,6 +200,33 @@ def test_more_precise_factors_follow_until_x_is_accurate():
     assert found.forward_error[0] <= 2 * U
 
 
+@pytest.mark.parametrize("precision", ["fp16x3", "fp16", "bf16", "tf32"])
+@pytest.mark.parametrize("n, cond, seed", [(10, 1e13, 2), (20, 1e13, 3), (20, 1e12, 5)])
+def test_a_correction_that_has_not_converged_does_not_make_x_accurate(n, cond, seed, precision):
+    p = matrices.generate("svd_geo", n, cond=cond, seed=seed, nrhs=3)
+    x = solve_ex(p.a, p.b, precision="fp64", residual="double-double").x
+
+    found = solve_ex(p.a, p.b, precision=precision, residual="double-double")
+
+    assert found.status.ok and (found.forward_error <= 2.0**-52).all()
+    assert (np.abs(found.x - x).max(axis=0) <= 2.0**-51 * np.abs(x).max(axis=0)).all()
+
+
+@pytest.mark.parametrize("dtype, size", [("d", 2.0**900), ("f", 2.0**100)])
+@pytest.mark.parametrize("status", [Status.UNDERFLOW, Status.OVERFLOW])
+def test_an_x_that_underflows_or_overflows_has_no_forward_error(dtype, size, status):
+    size = size if status is Status.UNDERFLOW else 1 / size
+    a = np.array([[2, 1], [1, 3]], dtype) * np.array(size, dtype)
+    b = np.array([[1 / size, size], [1 / size, size]], dtype)  # the second column is in range
+    for found in (
+        solve_ex(a, b, **DD),
+        solve_ex(a[None], b[None], **DD),
+        tcsolve.factor(a).solve_ex(b, **DD),
+    ):
+        assert found.status is status
+        assert np.isnan(found.forward_error).ravel().tolist() == [True, False]
+
+
 def test_columns_have_errors_of_their_own():
     a, _ = system("svd_geo", 1e11)
     b = np.random.default_rng(2).standard_normal((40, 3))

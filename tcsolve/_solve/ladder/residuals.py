@@ -133,7 +133,9 @@ def _improved(ladder, solve, rhs, state, bound):
         size = _relative(ops, d, here.high, weight)
         with np.errstate(all="ignore"):
             ratio = size / before[active]
-            good = ratio <= CONTRACTION  # not if it is NaN
+            good = found.converged & (ratio <= CONTRACTION)  # not if it is NaN
+            # A correction that misses the bound of its own system does not tell the error of x.
+            size = np.where(found.converged, size, np.fmax(size, before[active]))
             forward[active] = np.where(good, U + size * ratio / (1 - ratio), size)
         if good.any():
             kept = ops.xp.asarray(np.flatnonzero(good))

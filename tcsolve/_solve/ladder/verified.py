@@ -214,19 +214,19 @@ class Solve:
             history=ended(found.history, precision, found.steps, error),
             bytes_planned=max(ladder.memory.planned, ladder.memory.of_solve),
             device=ops.device,
-            forward_error=self._rounded_error(found.forward, rcond),
+            forward_error=self._rounded_error(found.forward, rcond, error <= bound),
         )
 
-    def _rounded_error(self, forward, rcond):
+    def _rounded_error(self, forward, rcond, met):
         """Return the estimated relative errors of x after it is rounded to its dtype, or None.
 
-        They are NaN if rcond is: residuals do not tell the error of x if A may be singular to working
-        precision.
+        They are NaN for columns that miss the bound (`met` is False), and if rcond is NaN: residuals do not
+        tell the error of x if A may be singular to working precision.
         """
-        if forward is not None and math.isnan(rcond):
-            return np.full_like(forward, np.nan)
-        single = forward is not None and self.dtype.char in "fF"
-        return forward + 2.0**-24 if single else forward
+        if forward is None:
+            return None
+        rounding = 2.0**-24 if self.dtype.char in "fF" else 0.0
+        return np.where(met & (not math.isnan(rcond)), forward + rounding, np.nan)
 
     def _rcond(self, met):
         """Return rcond, and whether A is singular; FP64 factors for the estimate may show that it is."""
