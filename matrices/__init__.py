@@ -107,8 +107,8 @@ def generate(name, n, *, cond=None, seed=0, dtype=None, nrhs=1, rhs="ones", **op
     >>> generate("hilbert", 3).a[1]
     array([0.5       , 0.33333333, 0.25      ])
     """
-    if name not in _GENERATORS:
-        near = difflib.get_close_matches(name, _GENERATORS, n=5)
+    if not isinstance(name, str) or name not in _GENERATORS:
+        near = difflib.get_close_matches(str(name), _GENERATORS, n=5)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         raise ValueError(f"there is no problem {name!r}{hint} tcsolve.matrices.catalog() lists all")
     generator = _GENERATORS[name]
@@ -208,7 +208,9 @@ def load(
     if hasattr(name_or_path, "peek"):
         name = str(getattr(name_or_path, "name", "the open file"))
         a, cond = _suitesparse.read(name_or_path, **how), None
-    elif (name := os.fspath(name_or_path)).endswith(_suitesparse.SUFFIXES):
+    elif isinstance(name := os.fspath(name_or_path), bytes):
+        raise TypeError(f"name_or_path is {name!r}; it needs a str, a path or an open binary file")
+    elif name.endswith(_suitesparse.SUFFIXES):
         a, cond = _suitesparse.read(name, **how), None
     else:
         a = _suitesparse.load(name, folder, known_hash=known_hash, **how)

@@ -125,24 +125,32 @@ class Plan:
         for name in ("block", "max_steps", "basis"):
             value = getattr(self, name)
             if value is not None or name == "basis":
-                require_count(f"Plan: {name}", value)
+                self._store(name, require_count(f"Plan: {name}", value))
         for name in ("fallback", "scale"):
-            require_switch(f"Plan: {name}", getattr(self, name))
-        needed = "0 < contraction < 1"
-        if not 0 < require_number("Plan: contraction", self.contraction, needed) < 1:
-            raise InputError(f"Plan: contraction is {self.contraction!r}, needs {needed}")
+            self._store(name, require_switch(f"Plan: {name}", getattr(self, name)))
+        self._store("contraction", _share("contraction", self.contraction, "0 < contraction < 1"))
         for name, known in (("method", METHODS), ("preconditioner", PRECONDITIONERS)):
             value = getattr(self, name)
             if not isinstance(value, str) or value not in known:
                 raise InputError(f"Plan: {name} is {value!r}, needs one of {', '.join(known)}")
-        needed = "0 < inner_tol < 1, or None"
         if self.inner_tol is not None:
-            if not 0 < require_number("Plan: inner_tol", self.inner_tol, needed) < 1:
-                raise InputError(f"Plan: inner_tol is {self.inner_tol!r}, needs {needed}")
+            needed = "0 < inner_tol < 1, or None"
+            self._store("inner_tol", _share("inner_tol", self.inner_tol, needed))
         if self.method == "cg" and self.update.endswith("@each"):
             raise InputError(
                 f"Plan: method='cg' does not support {self.update!r}; take {self.update.partition('@')[0]!r}"
             )
+
+    def _store(self, name, value):
+        object.__setattr__(self, name, value)  # the class is frozen
+
+
+def _share(name, value, needed):
+    """Return `value` as float, or raise an InputError unless it lies between 0 and 1."""
+    found = require_number(f"Plan: {name}", value, needed)
+    if not 0 < found < 1:
+        raise InputError(f"Plan: {name} is {value!r}, needs {needed}")
+    return found
 
 
 def next_rung(update, working):

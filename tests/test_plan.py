@@ -1,5 +1,6 @@
 """Plans that cannot work are refused when they are made."""
 
+import numpy as np
 import pytest
 
 import tcsolve
@@ -40,3 +41,13 @@ from tcsolve import Plan
 def test_a_plan_that_cannot_work_is_refused_when_it_is_made(options, message):
     with pytest.raises(tcsolve.InputError, match=message):
         Plan(**options)
+
+
+def test_numbers_of_numpy_are_stored_as_those_of_python():
+    plan = Plan(
+        contraction=np.array(0.25), inner_tol=np.float32(0.5), basis=np.int64(5), fallback=np.True_
+    )
+    assert plan == Plan(contraction=0.25, inner_tol=0.5, basis=5)
+    assert hash(plan) == hash(Plan(contraction=0.25, inner_tol=0.5, basis=5))
+    assert "array" not in repr(plan) and "np." not in repr(plan)
+    assert (tcsolve.solve(np.eye(4), np.ones(4), precision=plan) == 1).all()

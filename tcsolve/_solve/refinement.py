@@ -17,6 +17,7 @@ from tcsolve._refine import stopping
 from tcsolve._refine.loop import refine_columns
 from tcsolve._refine.operator import Operator, measure
 from tcsolve._solution import HistoryPoint, Solution, Status
+from tcsolve._solve.problem.columns import ended
 from tcsolve._solve.verify.backward_error import SAFE, backward_errors
 from tcsolve._steps import guarded, note
 
@@ -164,7 +165,9 @@ def _refine(ops, task, correct):
         backward_error=error,
         bound=task.bound,
         rcond=float("nan"),
-        history=tuple(HistoryPoint("user", *point) for point in state.history),
+        history=ended(
+            [HistoryPoint("user", *point) for point in state.history], "user", state.steps, error
+        ),
         seconds={"refine": took, "total": took},
         device=ops.device,
     )

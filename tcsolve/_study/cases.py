@@ -175,7 +175,8 @@ def _expanded(item, folder):
     sources = [source for source in SOURCES[:3] if source in entry]
     if len(sources) != 1:
         raise InputError(
-            f"study: the matrices {item!r} need exactly one of {', '.join(SOURCES[:3])}"
+            f"study: the matrices with the keys {', '.join(map(repr, item)) or 'none'} need exactly one of "
+            f"{', '.join(SOURCES[:3])}; a dict of arrays must be the whole argument"
         )
     names = entry.pop(sources[0])
     filters = Filters.of(entry)

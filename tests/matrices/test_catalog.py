@@ -108,6 +108,8 @@ def test_docstring_examples_run(module):
         (dict(name="?", n=3), ValueError, r"no problem '\?'\. tcsolve.matrices.catalog"),
         (dict(name="gauss", n=0), ValueError, "n is 0"),
         (dict(name="gauss", n=2.5), TypeError, "float"),
+        (dict(name=["gauss"], n=3), ValueError, "there is no problem"),
+        (dict(name=None, n=3), ValueError, "there is no problem None"),
         (dict(name="hilbert", n=3, cond=10), TypeError, "no option cond; its options: none"),
         (dict(name="kahan", n=3, alpha=1), TypeError, "no option alpha; its options: theta"),
         (dict(name="svd_geo", n=3, cond=0.5), ValueError, "at least 1"),

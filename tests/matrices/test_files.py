@@ -177,6 +177,11 @@ def test_huge_matrix_is_refused_from_its_header(tmp_path):
     assert matrices.load(path, limit_bytes=32).n == 2
 
 
+def test_a_name_in_bytes_is_refused():
+    with pytest.raises(TypeError, match="name_or_path is b'a.mtx'; it needs a str"):
+        matrices.load(b"a.mtx")
+
+
 def test_complex_file_is_not_made_real(tmp_path):
     path = write(tmp_path / "a.mtx", f"{HEADER} complex general\n1 1 1\n1 1 1 2\n")
     with pytest.raises(TypeError, match="is complex"):

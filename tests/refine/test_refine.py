@@ -444,6 +444,19 @@ def test_the_history_never_rises_and_ends_at_the_reported_error():
     assert len(errors) >= 2
     assert (np.diff(errors, axis=0) <= 0).all()
     assert (errors[-1] <= solution.bound).all()
+    assert (errors[-1] == solution.backward_error).all()
+
+
+def test_the_history_of_a_matrix_with_huge_entries_ends_at_the_reported_error():
+    """The loop refines a scaled system, and measures its errors."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((20, 20)) * 1e300, rng.standard_normal(20)
+    inverse = np.linalg.inv(a / 1e300)
+
+    solution = tcsolve.refine(a, b, lambda r: (inverse @ r) / 1e300 * (1 + 1e-3))
+
+    assert solution.status is Status.CONVERGED
+    assert solution.history[-1].error == solution.backward_error
 
 
 # ---- the loop that `refine` calls

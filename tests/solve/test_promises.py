@@ -167,6 +167,15 @@ def test_a_corrupted_answer_is_reported_with_its_own_error(monkeypatch, road, im
         assert steps.any() or not status.ok  # an answer was corrupted, and it has been seen
 
 
+@pytest.mark.parametrize("n", [3, 12, 32])
+def test_for_few_unknowns_the_error_of_a_missed_bound_has_no_rounding_of_fp64(n):
+    plan = Plan("bf16", fallback=False, max_steps=1)
+    for seed in range(8):
+        a, b = gauss(n, seed=seed), np.random.default_rng(seed).standard_normal((n, 5))
+        found = solve_ex(a, b, precision=plan, assume_a="gen")
+        np.testing.assert_allclose(found.backward_error, errors_of(a, found.x, b), rtol=1e-5)
+
+
 # ---- singular matrices that low-precision factors do not show
 
 

@@ -454,6 +454,10 @@ def test_a_name_that_no_matrix_has_is_refused_before_the_first_run(collection, t
         (dict(matrices="ss:", plans="fp16"), "'suitesparse' is ''; it needs a name"),
         (dict(matrices=[3], plans="fp16"), "the matrix is 3; it must be a name"),
         (dict(matrices=3, plans="fp16"), "the matrix is 3; it must be a name"),
+        (
+            dict(matrices=[{"mine": np.eye(2)}], plans="fp16"),
+            "the keys 'mine' need exactly one of generate, .*a dict of arrays must be the whole argument",
+        ),
         (dict(matrices="gen:gauss:n=4", plans={"precision": []}), "precision is an empty list"),
         (dict(matrices="gen:gauss:n=4", plans={"precision": "fp16", "update": "fp32"}), "the same"),
         (dict(matrices="gen:gauss:n=4", plans={"": 3}), "a plan has no ''; it has"),

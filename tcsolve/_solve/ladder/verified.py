@@ -300,7 +300,8 @@ class Solve:
             return _Found(x, total, np.full(k, np.nan), False, history)
         x, error, met = state.x, state.error, state.all_converged
         measured = self.dtype.char not in "fF" and operator_of(ladder).measures_the_caller
-        if measured and len(rhs) <= SMALL and (error <= NEAR * bound).all():
+        is_near = bool((error <= NEAR * bound).all())
+        if measured and len(rhs) <= SMALL and is_near:
             left = (ladder.plan.max_steps or math.inf) - int(state.steps.max())
             x, error, added = look_closer(ladder, x, rhs, bound, min(2, max(left, 0)))
             total, met = total + added, bool((error <= bound).all())
@@ -308,8 +309,10 @@ class Solve:
                 history.append(HistoryPoint(ladder.precision, total.copy(), error, False))
         if frame is not None:
             x = frame.outside(xp, x, shift)
-        # If products overflow in the loop, the errors are measured again, with scaled numbers.
-        error = error if measured and frame is None and np.isfinite(error).all() else None
+        # If products overflow in the loop, the errors are measured again, with scaled numbers; for few
+        # unknowns, with more digits.
+        measured = measured and frame is None and (is_near or len(rhs) > SMALL)
+        error = error if measured and np.isfinite(error).all() else None
         return _Found(x, total, error, met, history, state.forward, state.accurate)
 
     def _hopeless(self, rhs, bound):
