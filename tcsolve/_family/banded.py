@@ -8,10 +8,18 @@ import scipy.linalg
 from tcsolve._arrays import as_host, is_cupy
 from tcsolve._backends.cpu.blas import blas_of
 from tcsolve._backends.cpu.lu import lapack_of
+from tcsolve._checks import result_dtype
+from tcsolve._errors import InputError, SingularError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks, xp_of
 from tcsolve._family.systems import BandSystem, band_product, widest
-from tcsolve._family.verification import are_native, is_verified, settled
+from tcsolve._family.verification import (
+    are_native,
+    is_verified,
+    may_overwrite,
+    numbers_of,
+    settled,
+)
 from tcsolve._solve.verify.long_double_residual import SMALL
 
 __all__ = ["solve_banded", "solveh_banded"]
@@ -76,6 +84,11 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
 
 def _solve_general(lower, upper, ab, b, **how):
     solve = functools.partial(_solve_banded, (int(lower), int(upper)))
+    if np.shape(ab) == (lower + upper + 1, 1):  # SciPy divides b by this number in the dtype of b
+        ab, b = np.asarray(ab), np.asarray(b)
+        if ab[upper, 0] == 0:
+            raise SingularError("singular matrix")
+        b = b.astype(result_dtype(ab, b), copy=False)
 
     def system(ab):
         return BandSystem.of(int(lower), int(upper), ab)
@@ -230,8 +243,14 @@ def _solved(solve, arrays, how, name):
     xp = xp_of(*(x for x, _ in arrays))
     if xp is not np:
         arrays = [(as_host(x) if is_cupy(x) else x, core) for x, core in arrays]
-    if any(np.ndim(x) > (2 if core == RHS else core) for x, core in arrays):
-        how = how | {"overwrite_ab": False, "overwrite_b": False}
+    (ab, _), (b, _) = arrays[-2:]
+    if np.ndim(ab) < 2:
+        raise InputError(f"{name}: ab has shape {np.shape(ab)}; (..., diagonals, n) is needed")
+    is_stack = np.ndim(ab) > 2 or np.ndim(b) > 2
+    how = how | {
+        "overwrite_ab": not is_stack and may_overwrite(how["overwrite_ab"], ab, b),
+        "overwrite_b": not is_stack and may_overwrite(how["overwrite_b"], b, ab),
+    }
     found = over_stacks(functools.partial(solve, **how), *arrays, name=name)
     return found if xp is np else xp.asarray(found)
 
@@ -248,7 +267,7 @@ def _solve_one(solve, measures, ab, b, name, *, overwrite_ab, overwrite_b, check
     x = solve(ab, b, check_finite=check_finite, **how)
     if not x.size:
         return x
-    kept_ab, kept_b = np.asarray(kept_ab), np.asarray(kept_b)
+    kept_ab, kept_b = np.asarray(kept_ab), numbers_of(np, kept_b, x.dtype)
     alike = kept_ab.dtype == x.dtype == kept_b.dtype and x.dtype.char in "dD"
     if alike and x.ndim == 1 and len(x) >= len(kept_ab):
         with np.errstate(all="ignore"):

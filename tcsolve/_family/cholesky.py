@@ -12,7 +12,7 @@ from tcsolve._errors import InputError, LinAlgError, NotPositiveDefiniteError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
-from tcsolve._family.verification import device_operands, solved
+from tcsolve._family.verification import device_operands, may_overwrite, solved
 from tcsolve._solve.problem.structures import interpret, is_mirrored
 from tcsolve._solve.vendor.system import read_matrix
 from tcsolve._solve.verify.long_double_residual import SMALL
@@ -185,7 +185,8 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     matrix = getattr(c_and_lower, "matrix", None)
     arrays = [(c, 2), (lower, 0), (b, RHS)] + ([] if matrix is None else [(matrix, 2)])
     is_stack = any(np.ndim(x) > core for x, core in ((c, 2), (b, 2)))
-    how = {"overwrite_b": overwrite_b and not is_stack, "check_finite": check_finite}
+    lent = not is_stack and may_overwrite(overwrite_b, b, c)
+    how = {"overwrite_b": lent, "check_finite": check_finite}
     if matrix is not None:
         how["norm"] = c_and_lower.norm
     return over_stacks(functools.partial(_solve_one, **how), *arrays, name="cho_solve")

@@ -11,7 +11,7 @@ from tcsolve._checks import check_trans, require_finite, result_dtype
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, LUSystem, ProductSystem, norms_of, transposed
-from tcsolve._family.verification import device_operands, solved
+from tcsolve._family.verification import device_operands, may_overwrite, solved
 from tcsolve._solve.api import factor
 from tcsolve._solve.choice.cost_model import first_update, rates_for
 from tcsolve._solve.factored.factorization import has_zero_pivot
@@ -213,7 +213,8 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
         )
         return over_stacks(solve, (b, RHS), name="lu_solve")
     lu, piv = lu_and_piv
-    how = {"trans": trans, "overwrite_b": overwrite_b, "check_finite": check_finite}
+    lent = may_overwrite(overwrite_b, b, lu, piv)
+    how = {"trans": trans, "overwrite_b": lent, "check_finite": check_finite}
     arrays = [(lu, 2), (piv, 1), (b, RHS)]
     if ours and lu_and_piv.matrix is not None:
         arrays.append((lu_and_piv.matrix, 2))

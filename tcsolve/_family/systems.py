@@ -92,7 +92,7 @@ class _Factored:
         """Return the backward error of each column, on the host."""
         r, size, _ = self._measured(*self._moved(x, b))
         rest, size = self._measure.host(self._measure.xp.abs(r).max(axis=0), size)
-        error = (rest / size).astype(np.float64, copy=False)
+        error = np.where(size < np.inf, rest / size, np.nan).astype(np.float64, copy=False)
         return np.where(rest == 0, 0.0, error)
 
     def residual(self, x, b):
@@ -212,10 +212,7 @@ class ProductSystem(_Factored):
         wide = (measure.converted(f, np.result_type(f.dtype, np.float64)) for f in factors)
         return cls(ops, measure, [widest(f, n) for f in wide])
 
-    @property
-    def is_finite(self):
-        """Whether the factors hold neither NaN nor Inf."""
-        return all(bool(self._measure.xp.isfinite(f).all()) for f in self._factors)
+    is_finite = True  # factors with NaN or Inf have overflowed, and a warning is due
 
     def product(self, x):
         """Return the product of all factors and x."""
@@ -225,6 +222,12 @@ class ProductSystem(_Factored):
         """Return the largest entry of the product of the moduli of all factors and x, for each column."""
         xp = self._measure.xp
         return self._times([xp.abs(f) for f in self._factors], xp.abs(x)).max(axis=0)
+
+    def _near_one(self):
+        xp = self._measure.xp
+        exponents = [exponent_of(xp, f, (0, 1)).item() for f in self._factors]
+        near = [ldexp(xp, f, -e) for f, e in zip(self._factors, exponents, strict=True)]
+        return ProductSystem(self.ops, self._measure, near), sum(exponents)
 
     def _times(self, factors, x):
         for f in reversed(factors):
@@ -254,10 +257,7 @@ class LUSystem(_Factored):
         """Convert lu; it is not copied if it is column-major and in FP64."""
         return cls(np.asfortranarray(lu, np.result_type(lu, np.float64)), swaps, trans)
 
-    @property
-    def is_finite(self):
-        """Whether the factors hold neither NaN nor Inf."""
-        return bool(np.isfinite(self._lu).all())
+    is_finite = True  # factors with NaN or Inf have overflowed, and a warning is due
 
     def product(self, x):
         """Return the product of all factors and x."""
@@ -266,6 +266,12 @@ class LUSystem(_Factored):
     def size(self, x):
         """Return the largest entry of the product of the moduli of all factors and x, for each column."""
         return self._times(np.abs(self._lu), np.abs(x)).max(axis=0)
+
+    def _near_one(self):
+        upper = np.triu(self._lu)
+        exponent = exponent_of(np, upper, (0, 1)).item()
+        near = np.tril(self._lu, -1) + ldexp(np, upper, -exponent)
+        return LUSystem.of(near, self._swaps, self._trans), exponent
 
     def _times(self, lu, x):
         trmm, laswp = blas_of("trmm", lu.dtype), lapack_of("laswp", lu.dtype)

@@ -14,7 +14,14 @@ from tcsolve._errors import InputError, SingularError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
 from tcsolve._family.systems import DenseSystem, transposed, widest
-from tcsolve._family.verification import are_native, device_operands, is_verified, settled
+from tcsolve._family.verification import (
+    are_native,
+    device_operands,
+    is_verified,
+    may_overwrite,
+    numbers_of,
+    settled,
+)
 from tcsolve._refine import stopping
 from tcsolve._solve.vendor.solve import solve_by_vendor
 from tcsolve._solve.verify.backward_error import SAFE
@@ -87,7 +94,8 @@ def solve_triangular(
             return x
     is_stack = any(np.ndim(x) > 2 for x in (a, b))
     solve = functools.partial(_on_device if is_cupy(a) else _solve_triangular, **how)
-    how |= {"overwrite_b": overwrite_b and not is_stack, "check_finite": check_finite}
+    lent = not is_stack and may_overwrite(overwrite_b, b, a)
+    how |= {"overwrite_b": lent, "check_finite": check_finite}
     one = functools.partial(_solve_one, solve, **how)
     return over_stacks(one, (a, 2), (b, RHS), name="solve_triangular")
 
@@ -126,13 +134,13 @@ def _by_vendor(a, b, *, trans, lower, unit_diagonal, check_finite):
 
 
 def _solve_one(solve, a, b, *, trans, lower, unit_diagonal, overwrite_b, check_finite):
-    kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
+    kept = b.copy() if overwrite_b else b
     x = solve(a, b, overwrite_b=overwrite_b, check_finite=check_finite)
     if not x.size:
         return x
     ops = ops_for(a) if is_cupy(a) else numpy_ops
     xp = ops.xp
-    a, kept = xp.asarray(a), xp.asarray(kept)
+    a, kept = xp.asarray(a), numbers_of(xp, kept, x.dtype)
     alike = ops is numpy_ops and a.dtype == x.dtype == kept.dtype and x.dtype.char in "dD"
     read = _column_major(a, trans, lower) if alike else None
     if read is not None:

@@ -4,6 +4,7 @@ import functools
 
 import numpy as np
 
+from tcsolve._arrays import is_cupy
 from tcsolve._backends.cpu.blas import largest
 from tcsolve._backends.select import ops_for
 from tcsolve._checks import require_finite, result_dtype
@@ -11,7 +12,16 @@ from tcsolve._errors import AccuracyWarning, warn
 from tcsolve._refine import stopping
 from tcsolve._solve.verify.backward_error import SAFE
 
-__all__ = ["are_native", "device_operands", "is_verified", "settled", "solved", "warn_missed"]
+__all__ = [
+    "are_native",
+    "device_operands",
+    "is_verified",
+    "may_overwrite",
+    "numbers_of",
+    "settled",
+    "solved",
+    "warn_missed",
+]
 
 # Corrections continue while each halves the error of some column, as in LAPACK's xGERFS; at most MOST.
 CONTRACTION, MOST = 0.5, 10
@@ -35,15 +45,31 @@ def device_operands(a, b, checked):
     return ops.converted(a, dtype), ops.converted(b, dtype)
 
 
+def may_overwrite(overwrite, x, *others):
+    """Tell whether x may be overwritten: a NumPy array that shares no memory with the other arguments."""
+    if not overwrite or not isinstance(x, np.ndarray):
+        return False
+    return not any(np.may_share_memory(x, np.asarray(y)) for y in others if not is_cupy(y))
+
+
+def numbers_of(xp, b, dtype):
+    """Return the array of a b that may be any array-like; strings and objects are converted to `dtype`."""
+    b = xp.asarray(b)
+    return b if b.dtype.kind in "biufc" else b.astype(dtype)
+
+
 def solved(solve, system, b, name, *, overwrite_b, check_finite):
-    """Call `solve`, which takes SciPy's arguments; return its x, verified by the result of `system()`."""
-    kept = b.copy() if overwrite_b and isinstance(b, np.ndarray) else b
+    """Call `solve`, which takes SciPy's arguments; return its x, verified by the result of `system()`.
+
+    With `overwrite_b`, b is an array that shares no memory with the matrix or the factors.
+    """
+    kept = b.copy() if overwrite_b else b
     x = solve(b, overwrite_b=overwrite_b, check_finite=check_finite)
     if not x.size:
         return x
     given = system()
     correct = functools.partial(solve, check_finite=False)
-    return settled(given, x, given.ops.xp.asarray(kept), correct, name)
+    return settled(given, x, numbers_of(given.ops.xp, kept, x.dtype), correct, name)
 
 
 def is_verified(x, b, ax):
