@@ -88,11 +88,12 @@ def installed():
     try:
         yield
     finally:
-        _wanted.reset(token)
         with _lock:
             _users.remove(user)
             if not _users:
                 _restore()
+        with contextlib.suppress(ValueError):  # the block may end in another context
+            _wanted.reset(token)
 
 
 def install():
@@ -120,7 +121,7 @@ def _bind():
     for module, name, ours in _functions():
         if (module, name) not in bound:
             original = getattr(module, name)
-            place = _Place(module, name, original, _dispatcher(original, ours))
+            place = _Place(module, name, original, _dispatcher(module, name, original, ours))
             _places.append(place)
             setattr(module, name, place.dispatcher)
 
@@ -133,8 +134,11 @@ def _restore():
             setattr(place.module, place.name, place.original)
 
 
-def _dispatcher(original, ours):
-    """Return a function that calls `ours` where it is wanted, and `original` elsewhere."""
+def _dispatcher(module, name, original, ours):
+    """Return a function that calls `ours` where it is wanted, and `original` elsewhere.
+
+    It is pickled as the name to which it is bound.
+    """
 
     @functools.wraps(original)
     def call(*args, **kwargs):
@@ -147,4 +151,5 @@ def _dispatcher(original, ours):
         finally:
             _inside.reset(token)
 
+    call.__module__, call.__qualname__ = module.__name__, name
     return call

@@ -16,7 +16,7 @@ from tcsolve._family.stacks import over_stacks
 from tcsolve._family.verification import warn_missed
 from tcsolve._refine import stopping
 from tcsolve._solve.api import factor, solve
-from tcsolve._solve.problem.structures import interpret
+from tcsolve._solve.problem.structures import interpret, is_mirrored
 
 __all__ = ["det", "inv", "verify_inverse"]
 
@@ -93,6 +93,7 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     structure = _structure_of(assume_a)
     if is_cupy(a):
         return _inv_on_device(a, check_finite, structure, lower)
+    a, overwrite_a = _for_scipy(a, overwrite_a, assume_a)
     kept = np.array(a) if overwrite_a else a
     how = {"assume_a": STRUCTURES_OF_INV[structure], "lower": lower}
     how = how if assume_a is not None or lower else {}  # SciPy before 1.17 has no such options
@@ -101,6 +102,24 @@ def inv(a, overwrite_a=False, check_finite=True, *, assume_a=None, lower=False):
     if x.size and kept.dtype.kind in "biufc":
         verify_inverse(interpret(np, kept, structure, lower), x, "inv")
     return x
+
+
+def _for_scipy(a, overwrite_a, assume_a):
+    """Return (a, overwrite_a) for SciPy's function.
+
+    If SciPy 1.17 overwrites a column-major matrix that it finds to be symmetric, the process may crash.  It
+    also overwrites its own copy of a matrix that it has to convert.  And it takes no byte-swapped or
+    unaligned numbers.
+    """
+    given = np.asarray(a)
+    if np.ma.isMaskedArray(a) or given.dtype.kind not in "biufc":
+        return a, overwrite_a
+    if not (given.dtype.char in "fdFD" and given.dtype.isnative and given.flags.aligned):
+        return np.array(given, given.dtype.newbyteorder("="), order="C"), False
+    if overwrite_a and assume_a is None and not given.flags.c_contiguous:
+        is_symmetric = given.ndim == 2 and any(is_mirrored(given, how) for how in (True, False))
+        overwrite_a = given.ndim == 2 and not is_symmetric
+    return given, overwrite_a
 
 
 def _structure_of(assume_a):

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.linalg
 
 from tcsolve._arrays import is_cupy
-from tcsolve._backends.select import ops_for
+from tcsolve._backends.select import numpy_ops, ops_for
 from tcsolve._checks import check_array, require_finite, result_dtype
 from tcsolve._errors import InputError
 from tcsolve._family.augmented import QRFactors, refine_augmented
@@ -190,8 +190,8 @@ def _default_driver():
 def _solve_one(a, b, **how):
     found = _solved(a, b, how)
     residues = found.residues
-    if how["driver"] == "gelsy":  # then SciPy returns no residues
-        residues = residues[:0] if residues.ndim else residues.reshape(1)[:0]
+    if how["driver"] == "gelsy" and found.method != "gelsy":  # as SciPy does
+        residues = (ops_for(found.x) if is_cupy(found.x) else numpy_ops).xp.empty(0, found.x.dtype)
     return found.x, residues, found.rank, found.s
 
 

@@ -64,6 +64,32 @@ class LUFactors(tuple):
     def __repr__(self):
         return repr(self._found())
 
+    def __add__(self, other):
+        return self._found() + other
+
+    def __radd__(self, other):
+        return other + self._found()
+
+    def __mul__(self, number):
+        return self._found() * number
+
+    __rmul__ = __mul__
+
+    def __contains__(self, item):
+        return item in self._found()
+
+    def __eq__(self, other):
+        return self._found() == (other._found() if isinstance(other, LUFactors) else other)
+
+    def __ne__(self, other):
+        return not self == other
+
+    def count(self, item):
+        return self._found().count(item)
+
+    def index(self, item, *limits):
+        return self._found().index(item, *limits)
+
     def __reduce__(self):
         return LUFactors, (self._pair, self.matrix, self.factorization)
 

@@ -21,16 +21,19 @@ def _solve_as_numpy(a, b):
     """As numpy.linalg.solve: FP32 arguments are solved in FP64, and no warning is given for a small rcond."""
     if not (_is_usual(a) and _is_usual(b) and _fits(a, b)):
         return _solve(a, b)
-    dtype = np.result_type(a, b)
-    wide = np.result_type(dtype, np.float64)
+    # NumPy takes integers for float64.
+    dtype = np.result_type(*(np.float64 if v.dtype.kind in "iu" else v.dtype for v in (a, b)))
+    given = a, b
     # A real A stays real, also if b is complex.
     a, b = (v.astype(np.result_type(v, np.float64), copy=False) for v in (a, b))
     solution = solve_ex(a, b, check_finite=False)
+    if solution.status is Status.NONFINITE_INPUT:
+        return _solve(*given)
     if solution.status is Status.SINGULAR:
         raise LinAlgError("Singular matrix")
     if solution.status in MISSED:
         raise_or_warn(solution)
-    return solution.x.astype(wide if dtype.kind in "iu" else dtype, copy=False)
+    return solution.x.astype(dtype, copy=False)
 
 
 def _inv_as_numpy(a):
@@ -47,7 +50,7 @@ def _det_as_numpy(a):
         return _det(a)
     wide = a.astype(np.result_type(a, np.float64), copy=False)
     found = det(wide, check_finite=False)
-    return found.astype(a.dtype) if a.dtype.kind in "fc" else found
+    return found.astype(a.dtype.newbyteorder("=")) if a.dtype.kind in "fc" else found
 
 
 NUMPY = {"solve": _solve_as_numpy, "inv": _inv_as_numpy, "det": _det_as_numpy}

@@ -1,8 +1,12 @@
 """`tcsolve run`: a program whose calls of SciPy, NumPy and CuPy go to tcsolve."""
 
+import builtins
+import io
 import os
+import pkgutil
 import runpy
 import sys
+import types
 
 from tcsolve._backends.select import cuda_available
 from tcsolve._errors import InputError
@@ -15,8 +19,11 @@ _state = {"runs": False}
 
 def check_script(args):
     """Raise an InputError if the script is not a file; whether a module exists is not checked."""
-    if not args.is_module and not os.path.isfile(args.script):
-        raise InputError(f"{args.script} is not a file")
+    is_program = os.path.isfile(args.script) or os.path.isfile(
+        os.path.join(args.script, "__main__.py")
+    )
+    if not args.is_module and not is_program:
+        raise InputError(f"{args.script} is not a file, nor a folder with a file __main__.py")
 
 
 def runs_program():
@@ -35,6 +42,21 @@ def run_script(args):
         sys.path[0] = os.getcwd()
         runpy.run_module(args.script, run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = os.path.dirname(os.path.abspath(args.script))
-        runpy.run_path(args.script, run_name="__main__")
+        _run_file(args.script)
     return 0
+
+
+def _run_file(path):
+    """Run a text of Python as `python path` does; also a folder, an archive, or compiled code."""
+    if path.endswith(".pyc") or pkgutil.get_importer(path) is not None:
+        del sys.path[0]  # runpy puts the folder or the archive there
+        runpy.run_path(path, run_name="__main__")
+        return
+    path = os.path.abspath(path)
+    sys.path[0] = os.path.dirname(path)
+    main = types.ModuleType("__main__")
+    main.__dict__.update(__builtins__=builtins, __file__=path, __cached__=None)
+    sys.modules["__main__"] = main
+    with io.open_code(path) as file:
+        code = compile(file.read(), path, "exec")
+    exec(code, main.__dict__)

@@ -103,6 +103,18 @@ def test_only_writable_arrays_are_overwritten():
     assert np.array_equal(a, gauss(20))
 
 
+@fact("Memory of two arguments is not overwritten.")
+def test_memory_of_two_arguments_is_not_overwritten():
+    a = np.array([[4.0, 1, 2], [1, 5, 1], [2, 1, 6]])
+    lu, piv = scipy.linalg.lu_factor(a)
+    expected = np.linalg.solve(a, lu[:, 0])
+    for library, is_right in ((tcsolve, True), (scipy.linalg, False)):
+        lent = lu.copy(order="F")
+        x = library.lu_solve((lent, piv), lent[:, 0], overwrite_b=True)
+        assert np.allclose(x, expected, rtol=1e-12) is is_right
+        assert np.array_equal(lent, lu) is is_right
+
+
 @fact("Small systems take longer.")
 def test_small_systems_take_longer():
     a, b = gauss(4), np.ones(4)

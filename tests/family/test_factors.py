@@ -1,5 +1,6 @@
 """`lu_factor`, `lu_solve`, `cho_factor`, `cho_solve`: SciPy's shapes, and verified answers."""
 
+import array
 import copy
 import pickle
 import warnings
@@ -351,3 +352,70 @@ def test_a_warning_points_at_the_caller(pair, stack, xp):
         solve(factors, xp.ones((2, 40, 1) if stack else 40))
 
     assert {warning.filename for warning in found} == {__file__}
+
+
+@pytest.mark.parametrize("n", [2, 40])
+def test_b_that_lends_memory_and_is_no_array_is_not_overwritten(n):
+    a = 4 * np.eye(n) + 1
+    for b in (array.array("d", a.sum(axis=1)), memoryview(a.sum(axis=1))):
+        for factors in (tcsolve.lu_factor(a), scipy.linalg.lu_factor(a)):
+            assert tcsolve.lu_solve(factors, b, overwrite_b=True) == pytest.approx(np.ones(n))
+        for factors in (tcsolve.cho_factor(a), scipy.linalg.cho_factor(a)):
+            assert tcsolve.cho_solve(factors, b, overwrite_b=True) == pytest.approx(np.ones(n))
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("n", [3, 40])
+def test_b_that_lies_in_the_factors_is_not_overwritten(n, order):
+    a = np.random.default_rng(n).standard_normal((n, n))
+    a = np.asarray(a @ a.T + np.eye(n), order=order)
+    for factor, solve in (
+        (scipy.linalg.lu_factor, tcsolve.lu_solve),
+        (scipy.linalg.cho_factor, tcsolve.cho_solve),
+    ):
+        f, other = factor(a)
+        for k in (0, n - 1):
+            for pick in (lambda f, k=k: f[k], lambda f, k=k: f[:, k]):
+                expected, lent = solve((f, other), pick(f).copy()), f.copy(order="K")
+                assert np.array_equal(solve((lent, other), pick(lent), overwrite_b=True), expected)
+                assert np.array_equal(lent, f)
+
+
+@pytest.mark.parametrize("n", [2, 60])
+def test_factors_that_overflowed_give_a_warning(n):
+    a = 1e308 * np.eye(n)
+    a[0, 1], a[1, 0] = 1e308, -1e308
+    with pytest.warns(tcsolve.AccuracyWarning, match="lu_solve: backward error nan"):
+        tcsolve.lu_solve(scipy.linalg.lu_factor(a), np.ones(n))
+
+
+@pytest.mark.parametrize("n", [5, 60])
+@pytest.mark.parametrize("scale", [1e308, 1e300, 1e-300])
+def test_factors_near_the_ends_of_the_range_are_verified(n, scale):
+    a = np.random.default_rng(n).standard_normal((n, n)) / n
+    a = a @ a.T + np.eye(n)
+    a *= scale / np.abs(a).max()
+    x = np.linalg.solve(a / scale, np.ones(n)) / scale
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for found in (
+            tcsolve.lu_solve(scipy.linalg.lu_factor(a), np.ones(n)),
+            tcsolve.cho_solve(scipy.linalg.cho_factor(a), np.ones(n)),
+        ):
+            np.testing.assert_allclose(found, x, rtol=1e-12)
+
+
+def test_a_byte_swapped_matrix_has_a_cholesky_factor():
+    a = np.eye(70) * 2 + 1
+    (c, lower), (expected, _) = tcsolve.cho_factor(a.astype(">f8")), tcsolve.cho_factor(a)
+    assert (c == expected).all() and not lower
+
+
+def test_a_pair_that_is_computed_late_is_a_tuple_in_each_operation():
+    f = tcsolve.lu_factor(np.random.default_rng(0).standard_normal((1100, 1100)))
+    assert f.factorization is not None  # so the pair has not been computed
+    assert [type(x) for x in f + (1,)] == [np.ndarray, np.ndarray, int]
+    lu, piv = f
+    assert ((1,) + f)[1] is lu and (f * 2)[3] is piv and (2 * f)[2] is lu
+    assert f.index(lu) == 0 and lu in f
+    assert f == (lu, piv) and not f != (lu, piv) and (lu, piv) == f and f == f

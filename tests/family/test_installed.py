@@ -1,6 +1,9 @@
 """`installed` and `tcsolve run`: the names of SciPy, NumPy and CuPy, rebound for a while or for a program."""
 
 import asyncio
+import contextvars
+import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -273,3 +276,70 @@ def test_our_own_calls_of_numpy_end():
         assert np.array_equal(np.linalg.solve(stack[0][:2], stack[1][:2]), found.x[:2])
     assert np.array_equal(found.x, expected.x, equal_nan=True)
     assert (found.statuses == expected.statuses).all()
+
+
+@pytest.mark.parametrize("integer", ["i1", "i2", "u1", "i8"])
+@pytest.mark.parametrize("other", ["f4", "c8", "f8", "i1"])
+def test_integers_are_float64_as_in_numpy(integer, other):
+    a, b = np.array([[4, 1], [1, 3]], integer), np.array([3, 4], other)
+    for arguments in ((a, b), (a.astype(other), np.array([3, 4], integer))):
+        expected = np.linalg.solve(*arguments)
+        with tcsolve.installed():
+            assert np.linalg.solve(*arguments).dtype == expected.dtype
+
+
+def test_arrays_that_are_not_finite_or_byte_swapped_are_solved_as_in_numpy():
+    b = np.array([np.nan, 1])
+    with tcsolve.installed():
+        with pytest.raises(np.linalg.LinAlgError):
+            np.linalg.solve(np.zeros((2, 2)), b)
+        assert np.linalg.det(np.eye(2).astype(">f8")[None]).dtype.isnative
+        found = np.linalg.solve(np.diag([1.0, np.inf]), np.ones(2))
+    np.testing.assert_array_equal(found, np.linalg.solve(np.diag([1.0, np.inf]), np.ones(2)))
+
+
+def test_functions_are_pickled_by_their_names():
+    with tcsolve.installed():
+        for module, name in PLACES:
+            function = getattr(module, name)
+            assert pickle.loads(pickle.dumps(function)) is function
+
+
+def test_a_block_that_ends_in_another_context_leaves_the_names_as_before():
+    block = tcsolve.installed()
+    contextvars.copy_context().run(block.__enter__)
+    assert not names_are_as_before()
+    block.__exit__(None, None, None)
+    assert names_are_as_before()
+
+
+FILES = """
+import multiprocessing, os, pickle, sys
+import numpy as np, scipy.linalg
+class A: pass
+if __name__ == "__main__":
+    pickle.loads(pickle.dumps(A()))
+    os.chdir("/")
+    print(os.path.isabs(__file__), open(os.path.join(os.path.dirname(__file__), "data.txt")).read(), sys.argv)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        print(pool.map(scipy.linalg.det, [2 * np.eye(2)])[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_program_finds_its_files_and_its_processes_find_its_functions(tmp_path):
+    (tmp_path / "program.py").write_text(FILES)
+    (tmp_path / "data.txt").write_text("data")
+    done = run("program.py", "-q", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "True data ['program.py', '-q']\n4.0\n"
+
+
+@pytest.mark.slow
+def test_a_folder_and_an_archive_with_a_main_file_are_programs(tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "__main__.py").write_text("import sys; print(sys.argv, sys.path[0])")
+    shutil.make_archive(tmp_path / "folder", "zip", tmp_path / "folder")
+    for name in ("folder", "folder.zip"):
+        done = run(name, "-q", cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (0, f"['{name}', '-q'] {name}\n")

@@ -1,6 +1,8 @@
 """`inv` and `det`: SciPy's results, with errors that are measured."""
 
 import inspect
+import subprocess
+import sys
 import warnings
 
 import numpy as np
@@ -152,3 +154,32 @@ def test_bad_input_of_inverse_and_determinant_is_refused(xp):
         for wrong in (xp.ones((2, 3)), xp.full((3, 3), np.nan)):
             with pytest.raises(ValueError):
                 function(wrong)
+
+
+CRASHES = """
+import numpy as np, tcsolve
+for _ in range(60):
+    for a in (np.array([[2, 1], [1, 0]], order="F"), np.array([[2.0, -1], [-1, 0]], order="F")):
+        x = tcsolve.inv(a.copy(order="F"), overwrite_a=True)
+        assert np.allclose(x @ a, np.eye(2)), x
+    g = np.random.default_rng(0).integers(-9, 9, (8, 8)) + 9 * np.eye(8, dtype=int)
+    g = g + g.T
+    assert np.allclose(tcsolve.inv(g.T) @ g.T, np.eye(8))
+"""
+
+
+def test_a_symmetric_column_major_matrix_is_inverted_where_scipy_may_crash():
+    done = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">c16", ">i4"])
+def test_byte_swapped_and_unaligned_matrices_are_inverted(dtype):
+    a = np.array([[4, 1], [2, 3]])
+    expected = np.array([[0.3, -0.1], [-0.2, 0.4]])
+    room = np.zeros(4 * np.dtype(dtype).itemsize + 1, np.uint8)
+    unaligned = room[1:].view(dtype).reshape(2, 2)
+    unaligned[...] = a
+    for given in (a.astype(dtype), unaligned, unaligned.astype(unaligned.dtype.newbyteorder("="))):
+        x = tcsolve.inv(given)
+        assert x.dtype.isnative and np.allclose(x, expected)

@@ -180,3 +180,17 @@ def test_stacks_of_problems_broadcast():
     assert (rank == 4).all() and np.allclose(
         x[1, 2], np.linalg.lstsq(a[2], b[1, 0])[0], rtol=1e-10, atol=1e-13
     )
+
+
+def test_gelsy_has_empty_residues_of_the_dtype_of_x():
+    a = np.random.default_rng(0).standard_normal((1200, 200)) + 0j
+    for given in (a, a.real):
+        x, residues, *_ = tcsolve.lstsq(given, given[:, 0], lapack_driver="gelsy")
+        assert residues.shape == (0,) and residues.dtype == x.dtype
+    nothing = np.zeros((3, 0)), np.ones((3, 2))
+    for ours, theirs in zip(
+        tcsolve.lstsq(*nothing, lapack_driver="gelsy"),
+        scipy.linalg.lstsq(*nothing, lapack_driver="gelsy"),
+        strict=True,
+    ):
+        assert np.shape(ours) == np.shape(theirs)

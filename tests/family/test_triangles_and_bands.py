@@ -1,5 +1,7 @@
 """`solve_triangular`, `solve_banded` and `solveh_banded`: SciPy's routines, with verified answers."""
 
+import array
+import functools
 import warnings
 
 import numpy as np
@@ -320,3 +322,59 @@ def test_lower_may_be_an_array_of_one_number(lower, order):
         tcsolve.solve_triangular(a, np.ones(6), lower=lower),
         tcsolve.solve_triangular(a, np.ones(6), lower=True),
     )
+
+
+# ---- memory that is lent
+
+
+def lends():
+    """Yield (call, truth): calls that lend memory which the matrix shares with b, or that is no array's."""
+    x = np.array([[4.0, 1, 2], [1, 5, 1], [2, 1, 6]], order="F")
+    yield lambda: tcsolve.solve_triangular(x, x[:, 2], overwrite_b=True), [0, 0, 1]
+    upper, numbers = np.triu(x[:2, :2]), array.array("d", [5, 5])
+    yield lambda: tcsolve.solve_triangular(upper, numbers, overwrite_b=True), [1, 1]
+    yield (
+        lambda: tcsolve.solve_triangular(upper, memoryview(np.full(2, 5.0)), overwrite_b=True),
+        [1, 1],
+    )
+    ab = np.array([[0, 1.0, 1], [4, 4, 4], [1, 1, 0]], order="F")
+    yield lambda: tcsolve.solve_banded((1, 1), ab, ab[:, 1], overwrite_b=True), [0, 1, 0]
+    half = np.array([[4.0, 5, 6, 7], [1, 1, 1, 0]], order="F")
+    full = np.diag(half[0]) + np.diag(half[1, :3], 1) + np.diag(half[1, :3], -1)
+    truth = np.linalg.solve(full, half[0])
+    for which in ({"overwrite_ab": True}, {"overwrite_b": True}):
+        lent = half.copy(order="F")
+        yield (
+            lambda lent=lent, which=which: tcsolve.solveh_banded(
+                lent, lent[0], lower=True, **which
+            ),
+            truth,
+        )
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_memory_that_two_arguments_share_is_not_overwritten(number):
+    call, truth = list(lends())[number]
+    np.testing.assert_allclose(call(), truth, rtol=1e-14, atol=1e-15)
+
+
+def test_a_band_of_one_unknown_has_the_dtype_of_both_arguments_and_may_be_singular():
+    assert tcsolve.solve_banded((0, 0), np.array([[2j]]), np.array([1.0])).tolist() == [-0.5j]
+    x = tcsolve.solve_banded((0, 0), np.array([[2.0]]), np.ones(1, np.float32))
+    assert x.dtype == np.float64 and x.tolist() == [0.5]
+    for ab in ([[0.0]], np.zeros((1, 1), complex)):
+        with pytest.raises(tcsolve.SingularError):
+            tcsolve.solve_banded((0, 0), ab, [1.0])
+
+
+@pytest.mark.parametrize(
+    "solve", [functools.partial(tcsolve.solve_banded, (0, 0)), tcsolve.solveh_banded]
+)
+def test_a_band_without_two_dimensions_is_refused(solve):
+    with pytest.raises(tcsolve.InputError, match=r"ab has shape \(1,\)"):
+        solve(np.array([3.0]), np.array([1.0]))
+
+
+def test_strings_are_numbers_as_in_scipy():
+    b = np.array([["1", "2"], ["3", "4"]])
+    assert tcsolve.solve_triangular(np.eye(2), b).tolist() == [[1, 2], [3, 4]]

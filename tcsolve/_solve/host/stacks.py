@@ -92,7 +92,9 @@ def plain_answer(a, b):
     The answer is that of `solve_stack` for a general matrix.  For a few small systems most of the time is
     that of calls from Python, and this function makes fewer.
     """
-    if not (type(a) is type(b) is np.ndarray and a.dtype is b.dtype is FP64 and b.ndim > 2):
+    if not (
+        type(a) is type(b) is np.ndarray and a.dtype is b.dtype is FP64 and a.ndim and b.ndim > 2
+    ):
         return None
     n = a.shape[-1]
     if not (a.shape == (*b.shape[:-1], n) and n == b.shape[-2] and 0 < a.size <= SHORT and b.size):

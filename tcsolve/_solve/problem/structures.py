@@ -62,7 +62,7 @@ def _unread(structure, n):
 def is_mirrored(a, conjugate):
     """Tell whether the NumPy matrix a is its own transpose, or its own conjugate transpose, exactly."""
     conjugate, n = conjugate and a.dtype.kind == "c", len(a)
-    if FEW_ROWS < n < MANY_ROWS:
+    if FEW_ROWS < n < MANY_ROWS and a.dtype.isnative:  # SciPy's functions take no other
         return (scipy.linalg.ishermitian if conjugate else scipy.linalg.issymmetric)(a)
     size = TILE if n > FEW_ROWS else max(n, 1)
     for i in range(0, n, size):
