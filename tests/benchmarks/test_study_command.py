@@ -1,5 +1,6 @@
 """The command that makes the pages of the study: its scripts are those that the docs list."""
 
+import functools
 import json
 import shlex
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from folders import BENCHMARKS, ROOT
 
 
+@functools.cache
 def printed(*args):
     done = subprocess.run([sys.executable, *args], capture_output=True, text=True, check=True)
     return done.stdout

@@ -74,7 +74,7 @@ def test_threads_share_factors(xp, n, precision):
     expected = [host(f.solve(b)) for b in systems]
 
     def solve(b):
-        return [host(f.solve(b)) for _ in range(200 if n < 100 else 10)]
+        return [host(f.solve(b)) for _ in range(200 if n < 100 else 6)]
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
