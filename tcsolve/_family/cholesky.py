@@ -11,7 +11,7 @@ from tcsolve._checks import require_finite, result_dtype
 from tcsolve._errors import InputError, LinAlgError, NotPositiveDefiniteError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, ProductSystem, norms_of
+from tcsolve._family.systems import CholeskySystem, DenseSystem, ProductSystem, norms_of
 from tcsolve._family.verification import device_operands, may_overwrite, solved
 from tcsolve._solve.problem.structures import interpret, is_mirrored
 from tcsolve._solve.vendor.system import read_matrix
@@ -200,6 +200,8 @@ def _solve_one(c, lower, b, matrix=None, *, overwrite_b, check_finite, norm=None
         ops = ops_for(c) if on_device else numpy_ops
         if matrix is not None:
             return DenseSystem.of(ops, matrix, norm)
+        if not on_device and len(c) > SMALL:
+            return CholeskySystem.of(c, lower)
         triangle = (ops.xp.tril if lower else ops.xp.triu)(ops.xp.asarray(c))
         adjoint = triangle.conj().T
         return ProductSystem.of(ops, [triangle, adjoint] if lower else [adjoint, triangle])

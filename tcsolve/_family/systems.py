@@ -18,6 +18,7 @@ from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = [
     "BandSystem",
+    "CholeskySystem",
     "DenseSystem",
     "LUSystem",
     "ProductSystem",
@@ -274,12 +275,68 @@ class LUSystem(_Factored):
         return LUSystem.of(near, self._swaps, self._trans), exponent
 
     def _times(self, lu, x):
-        trmm, laswp = blas_of("trmm", lu.dtype), lapack_of("laswp", lu.dtype)
-        x, unit = x.astype(lu.dtype, copy=False), {"lower": True, "diag": True}
-        if self._trans == 0:
-            return laswp(trmm(1.0, lu, trmm(1.0, lu, x), **unit), self._swaps, inc=-1)
-        x = trmm(1.0, lu, laswp(x, self._swaps), trans_a=self._trans, **unit)
-        return trmm(1.0, lu, x, trans_a=self._trans)
+        laswp, trans = lapack_of("laswp", lu.dtype), self._trans
+        x = x.astype(lu.dtype, copy=False)
+        if trans == 0:
+            return laswp(_lower_times(lu, _upper_times(lu, x), unit=True), self._swaps, inc=-1)
+        return _upper_times(lu, _lower_times(lu, laswp(x, self._swaps), trans, unit=True), trans)
+
+
+class CholeskySystem(_Factored):
+    """As `ProductSystem`, for more than SMALL unknowns and A = L L^H or U^H U on the host.
+
+    Parameters
+    ----------
+    c : ndarray, shape (n, n)
+        L or U in a column-major array, in FP64; the other triangle is not read.
+    lower : bool
+        Whether c has L.
+    """
+
+    def __init__(self, c, lower):
+        super().__init__(numpy_ops)
+        self._c, self._lower = c, lower
+
+    @classmethod
+    def of(cls, c, lower):
+        """Convert c; it is not copied if it is column-major and in FP64."""
+        return cls(np.asfortranarray(c, np.result_type(c, np.float64)), lower)
+
+    is_finite = True  # factors with NaN or Inf have overflowed, and a warning is due
+
+    def product(self, x):
+        """Return the product of both factors and x."""
+        return by_parts(np, lambda v: self._times(self._c, v), x, self._c.dtype.kind == "c")
+
+    def size(self, x):
+        """Return the largest entry of the product of the moduli of the factors and x, for each column."""
+        return self._times(np.abs(self._c), np.abs(x)).max(axis=0)
+
+    def _near_one(self):
+        triangle = (np.tril if self._lower else np.triu)(self._c)
+        exponent = exponent_of(np, triangle, (0, 1)).item()
+        return CholeskySystem.of(ldexp(np, triangle, -exponent), self._lower), 2 * exponent
+
+    def _times(self, c, x):
+        x = x.astype(c.dtype, copy=False)
+        if self._lower:
+            return _lower_times(c, _lower_times(c, x, trans=2))
+        return _upper_times(c, _upper_times(c, x), trans=2)
+
+
+def _lower_times(a, x, trans=0, unit=False):
+    """Return op(L) x (n, k) for the lower triangle L of the column-major a."""
+    how = {"lower": True, "diag": unit}
+    if x.shape[1] == 1:  # for a vector, trmv takes half the time of trmm
+        return blas_of("trmv", a.dtype)(a, x[:, 0], trans=trans, **how)[:, None]
+    return blas_of("trmm", a.dtype)(1.0, a, x, trans_a=trans, **how)
+
+
+def _upper_times(a, x, trans=0):
+    """Return op(U) x (n, k) for the upper triangle U of the column-major a."""
+    if x.shape[1] == 1:
+        return blas_of("trmv", a.dtype)(a, x[:, 0], trans=trans)[:, None]
+    return blas_of("trmm", a.dtype)(1.0, a, x, trans_a=trans)
 
 
 def widest(a, n):
