@@ -17,6 +17,7 @@ from tcsolve._solve.verify.backward_error import backward_errors, is_safe
 from tcsolve._solve.verify.long_double_residual import SMALL, residual
 
 __all__ = [
+    "LONG",
     "BandSystem",
     "CholeskySystem",
     "DenseSystem",
@@ -27,6 +28,9 @@ __all__ = [
     "transposed",
     "widest",
 ]
+
+# Long double by the dtype char of FP64 numbers.
+LONG = {"d": np.longdouble, "D": np.clongdouble, "g": np.longdouble, "G": np.clongdouble}
 
 
 class DenseSystem:
@@ -341,4 +345,4 @@ def _upper_times(a, x, trans=0):
 
 def widest(a, n):
     """Return the FP64 array a; in long double for few unknowns, where the rounding of a residual matters."""
-    return a.astype(np.result_type(a, np.longdouble)) if n <= SMALL else a
+    return a.astype(LONG[a.dtype.char]) if n <= SMALL else a

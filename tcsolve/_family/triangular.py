@@ -13,7 +13,7 @@ from tcsolve._checks import check_trans, result_dtype
 from tcsolve._errors import InputError, SingularError
 from tcsolve._family.device_memory import guards_memory
 from tcsolve._family.stacks import RHS, over_stacks
-from tcsolve._family.systems import DenseSystem, transposed, widest
+from tcsolve._family.systems import LONG, DenseSystem, transposed
 from tcsolve._family.verification import (
     are_native,
     device_operands,
@@ -222,10 +222,11 @@ def _product(t, x, *, trans_a, **how):
     For few unknowns it is in long double.
     """
     if len(x) <= SMALL:
-        wide = widest(np.where(_triangle(len(x), bool(how["lower"])), t, 0.0), len(x))
+        wide = np.zeros(t.shape, LONG[t.dtype.char])
+        np.copyto(wide, t, where=_triangle(len(x), bool(how["lower"])))
         if how["diag"]:
             np.fill_diagonal(wide, 1)
-        return transposed(wide, trans_a) @ x
+        return transposed(wide, trans_a).dot(x)  # for long double, this takes less time than @
     if x.size == len(x):
         y = blas_of("trmv", t.dtype)(t, x.reshape(-1), trans=trans_a, **how)
         return y.reshape(x.shape)
