@@ -216,9 +216,9 @@ def errors(problem, x):
     """Return the backward and the forward error of the returned x, computed on the host in long doubles."""
     wide = np.result_type(problem.a, np.longdouble)
     with np.errstate(all="ignore"):
-        residual = max(
-            np.abs(problem.b[rows] - problem.a[rows].astype(wide) @ x).max()
-            for rows in (slice(i, i + ROWS) for i in range(0, len(x), ROWS))
+        parts = (slice(i, i + ROWS) for i in range(0, len(x), ROWS))
+        residual = np.max(
+            [np.abs(problem.b[rows] - problem.a[rows].astype(wide) @ x).max() for rows in parts]
         )
         norm = np.abs(problem.a).sum(axis=1).max()
         backward = residual / norm / np.abs(x).max() if residual != 0 else 0.0

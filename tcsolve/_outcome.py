@@ -10,7 +10,7 @@ from tcsolve._errors import (
     warn,
 )
 from tcsolve._report import message
-from tcsolve._solution import MISSED, Status
+from tcsolve._solution import MISSED, Status, code_of
 
 __all__ = ["raise_or_warn", "warn_of_rcond"]
 
@@ -28,18 +28,19 @@ def raise_or_warn(solution, places=None):
     - AccuracyWarning: the answer misses the bound, leaves the range of its dtype, or is less accurate than
       was asked for; or A contradicts `assume_a`.  SciPy gives no warning in these cases.
     """
-    status = solution.status
+    status, index = _told_of(solution)
     if status in (Status.CONVERGED, Status.CONVERGED_AFTER_FALLBACK):
         return
-    which = _first_bad(solution, places)
+    which = "" if index == () else _in_slice(index if places is None else places[index[0]])
+    rcond = solution.rcond if index == () else float(solution.rconds[index])
     if status is Status.SINGULAR:
         raise SingularError(f"A singular matrix detected{which}. {status.value}")
     if status is Status.NOT_POSITIVE_DEFINITE:
         raise NotPositiveDefiniteError(f"A singular matrix detected{which}. {status.value}")
     if status in MISSED:
-        error = _worst(solution.backward_error)
+        error = _worst(solution.backward_error[index])
         warn(
-            f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {solution.rcond:.1e}{which}: "
+            f"backward error {error:.1e}, bound {solution.bound:.1e}, rcond {rcond:.1e}{which}: "
             + status.value,
             AccuracyWarning,
         )
@@ -48,10 +49,10 @@ def raise_or_warn(solution, places=None):
             f"The condition of the matrix is unknown{which}: rcond = nan. {status.value}",
             LinAlgWarning,
         )
-    elif status is Status.ILL_CONDITIONED or (
-        status is Status.NONFINITE_INPUT and solution.rcond == 0
-    ):
-        _warn_of_rcond(solution.rcond, which, message(solution))
+    elif status is Status.ILL_CONDITIONED:
+        _warn_of_rcond(rcond, which, message(solution, status))
+    elif status is Status.NONFINITE_INPUT and rcond == 0:
+        _warn_of_rcond(rcond, which, status.value)
 
 
 def warn_of_rcond(rcond, place):
@@ -63,12 +64,23 @@ def _warn_of_rcond(rcond, which, text):
     warn(f"Ill-conditioned matrix detected: rcond = {rcond}{which}. {text}", LinAlgWarning)
 
 
-def _first_bad(solution, places):
-    """Return the words that name the first matrix of a stack with the worst status; '' for one matrix."""
-    if not solution.statuses.ndim:
-        return ""
-    index = np.argwhere(solution.statuses == solution.status)[0]
-    return _in_slice(index if places is None else places[index[0]])
+def _told_of(solution):
+    """Return (status, index): the worst status, and the first system of a stack that has it.
+
+    The index of a single system is (), and so is that of an empty stack.  NONFINITE_INPUT counts only if a
+    holds NaN or Inf, or is singular, as SciPy gives no warning if only b holds NaN or Inf.
+    """
+    statuses = solution.statuses
+    if not (statuses.ndim and statuses.size):
+        return solution.status, ()
+    bad = statuses == solution.status
+    if solution.status is Status.NONFINITE_INPUT:
+        if (bad & (solution.rconds == 0)).any():
+            bad &= solution.rconds == 0
+        elif not bad.all():
+            worst = max(statuses[~bad], key=code_of)
+            return worst, tuple(np.argwhere(statuses == worst)[0])
+    return solution.status, tuple(np.argwhere(bad)[0])
 
 
 def _in_slice(place):

@@ -34,11 +34,14 @@ def as_text(solution):
     return "\n".join([textwrap.fill(told, WIDTH), *(_line(*line) for line in lines.items())])
 
 
-def message(solution):
-    """Return the message of the status; if A is ill-conditioned but x accurate, it has the forward error."""
-    error = small_error(solution)
-    if solution.status.name != "ILL_CONDITIONED" or error is None:
-        return solution.status.value
+def message(solution, status=None):
+    """Return the message of a status, by default the worst one.
+
+    If A is ill-conditioned but x accurate, the message has the forward error.
+    """
+    status, error = status or solution.status, small_error(solution)
+    if status.name != "ILL_CONDITIONED" or error is None:
+        return status.value
     return (
         "The backward error meets the bound, and the matrix is singular to working precision (rcond < eps), "
         f"but the forward error, estimated with double-double residuals, is {error:.1e}; x is accurate if "

@@ -86,9 +86,10 @@ def _solve_general(lower, upper, ab, b, **how):
     solve = functools.partial(_solve_banded, (int(lower), int(upper)))
     if np.shape(ab) == (lower + upper + 1, 1):  # SciPy divides b by this number in the dtype of b
         ab, b = np.asarray(ab), np.asarray(b)
-        if ab[upper, 0] == 0:
+        is_finite = not how["check_finite"] or bool(np.isfinite(b).all())
+        if ab[upper, 0] == 0 and len(b) == 1 and b.size and is_finite:
             raise SingularError("singular matrix")
-        b = b.astype(result_dtype(ab, b), copy=False)
+        b = b.astype(result_dtype(ab, b))
 
     def system(ab):
         return BandSystem.of(int(lower), int(upper), ab)

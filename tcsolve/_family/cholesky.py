@@ -95,7 +95,7 @@ def cho_factor(a, lower=False, overwrite_a=False, check_finite=True):
     given = np.asarray(a)
     is_square = given.ndim >= 2 and given.shape[-2] == given.shape[-1]
     matrix = _described(given, lower) if is_square else None
-    overwrite_a = overwrite_a and given.ndim == 2
+    overwrite_a = given.ndim == 2 and may_overwrite(overwrite_a, a)
     pair = _cho_factor(a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite)
     if matrix is None:
         return pair
@@ -185,7 +185,7 @@ def cho_solve(c_and_lower, b, overwrite_b=False, check_finite=True):
     matrix = getattr(c_and_lower, "matrix", None)
     arrays = [(c, 2), (lower, 0), (b, RHS)] + ([] if matrix is None else [(matrix, 2)])
     is_stack = any(np.ndim(x) > core for x, core in ((c, 2), (b, 2)))
-    lent = not is_stack and may_overwrite(overwrite_b, b, c)
+    lent = not is_stack and may_overwrite(overwrite_b, b, c, matrix)
     how = {"overwrite_b": lent, "check_finite": check_finite}
     if matrix is not None:
         how["norm"] = c_and_lower.norm

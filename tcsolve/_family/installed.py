@@ -39,8 +39,8 @@ class _Place(NamedTuple):
     dispatcher: Any
 
 
-# Whether the calls of this thread (or task) go to tcsolve; and whether tcsolve itself is calling.
-_wanted = contextvars.ContextVar("wanted", default=False)
+# The blocks of this thread (or task), whose calls go to tcsolve; and whether tcsolve itself is calling.
+_blocks = contextvars.ContextVar("blocks", default=())
 _inside = contextvars.ContextVar("inside", default=False)
 _lock, _places, _users = threading.Lock(), [], []
 
@@ -84,7 +84,7 @@ def installed():
     with _lock:
         _users.append(user)
         _bind()
-    token = _wanted.set(True)
+    _blocks.set((*(block for block in _blocks.get() if block in _users), user))
     try:
         yield
     finally:
@@ -92,8 +92,6 @@ def installed():
             _users.remove(user)
             if not _users:
                 _restore()
-        with contextlib.suppress(ValueError):  # the block may end in another context
-            _wanted.reset(token)
 
 
 def install():
@@ -142,7 +140,7 @@ def _dispatcher(module, name, original, ours):
 
     @functools.wraps(original)
     def call(*args, **kwargs):
-        wanted = _wanted.get() or "everywhere" in _users
+        wanted = "everywhere" in _users or any(block in _users for block in _blocks.get())
         if not wanted or _inside.get():
             return original(*args, **kwargs)
         token = _inside.set(True)

@@ -116,10 +116,18 @@ def _for_scipy(a, overwrite_a, assume_a):
         return a, overwrite_a
     if not (given.dtype.char in "fdFD" and given.dtype.isnative and given.flags.aligned):
         return np.array(given, given.dtype.newbyteorder("="), order="C"), False
-    if overwrite_a and assume_a is None and not given.flags.c_contiguous:
-        is_symmetric = given.ndim == 2 and any(is_mirrored(given, how) for how in (True, False))
-        overwrite_a = given.ndim == 2 and not is_symmetric
-    return given, overwrite_a
+    if not overwrite_a or given.flags.c_contiguous or assume_a is not None:
+        return given, overwrite_a and given.flags.writeable
+    is_square = given.ndim == 2 and given.shape[0] == given.shape[1]
+    return given, is_square and given.flags.writeable and not _is_symmetric(given)
+
+
+def _is_symmetric(a):
+    """Tell whether the matrix a is symmetric or Hermitian; the corners usually show that it is neither."""
+    if a.size and a[0, -1] not in (a[-1, 0], a[-1, 0].conj()):
+        return False
+    is_complex = a.dtype.kind == "c"
+    return is_mirrored(a, conjugate=False) or is_complex and is_mirrored(a, conjugate=True)
 
 
 def _structure_of(assume_a):

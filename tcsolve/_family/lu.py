@@ -150,7 +150,8 @@ def lu_factor(a, overwrite_a=False, check_finite=True):
             return LUFactors(None, matrix, found)
     is_square = a.ndim >= 2 and a.shape[-1] == a.shape[-2]
     matrix = a.copy() if is_square else None
-    pair = _pair_of(a, overwrite_a=overwrite_a, check_finite=check_finite)
+    lent = may_overwrite(overwrite_a, a)
+    pair = _pair_of(a, overwrite_a=lent, check_finite=check_finite)
     if matrix is not None:
         matrix = matrix.astype(pair[0].dtype, copy=False)
     return LUFactors(pair, matrix)
@@ -239,7 +240,7 @@ def lu_solve(lu_and_piv, b, trans=0, overwrite_b=False, check_finite=True):
         )
         return over_stacks(solve, (b, RHS), name="lu_solve")
     lu, piv = lu_and_piv
-    lent = may_overwrite(overwrite_b, b, lu, piv)
+    lent = may_overwrite(overwrite_b, b, lu, piv, lu_and_piv.matrix if ours else None)
     how = {"trans": trans, "overwrite_b": lent, "check_finite": check_finite}
     arrays = [(lu, 2), (piv, 1), (b, RHS)]
     if ours and lu_and_piv.matrix is not None:

@@ -97,7 +97,9 @@ class _Factored:
         """Return the backward error of each column, on the host."""
         r, size, _ = self._measured(*self._moved(x, b))
         rest, size = self._measure.host(self._measure.xp.abs(r).max(axis=0), size)
-        error = np.where(size < np.inf, rest / size, np.nan).astype(np.float64, copy=False)
+        error = (rest / size).astype(np.float64, copy=False)
+        if not size.max(initial=0.0) < np.inf:  # products have overflowed
+            error = np.where(size < np.inf, error, np.nan)
         return np.where(rest == 0, 0.0, error)
 
     def residual(self, x, b):

@@ -47,10 +47,14 @@ def device_operands(a, b, checked):
 
 
 def may_overwrite(overwrite, x, *others):
-    """Tell whether x may be overwritten: a NumPy array that shares no memory with the other arguments."""
-    if not overwrite or not isinstance(x, np.ndarray):
+    """Tell whether x may be overwritten: a writable NumPy array that shares no memory with the others.
+
+    Others that are None or CuPy arrays do not matter.
+    """
+    if not (overwrite and isinstance(x, np.ndarray) and x.flags.writeable):
         return False
-    return not any(np.may_share_memory(x, np.asarray(y)) for y in others if not is_cupy(y))
+    others = (y for y in others if y is not None and not is_cupy(y))
+    return not any(np.may_share_memory(x, np.asarray(y)) for y in others)
 
 
 def numbers_of(xp, b, dtype):

@@ -7,6 +7,7 @@ import pkgutil
 import runpy
 import sys
 import types
+from importlib.machinery import SourceFileLoader
 
 from tcsolve._backends.select import cuda_available
 from tcsolve._errors import InputError
@@ -39,23 +40,33 @@ def run_script(args):
     sys.argv = [args.script, *args.arguments]
     _state["runs"] = True
     if args.is_module:
-        sys.path[0] = os.getcwd()
+        _put_first(os.getcwd())
         runpy.run_module(args.script, run_name="__main__", alter_sys=True)
     else:
         _run_file(args.script)
     return 0
 
 
+def _put_first(folder):
+    """Put a folder where Python has that of the program, unless Python was told to have none."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
 def _run_file(path):
-    """Run a text of Python as `python path` does; also a folder, an archive, or compiled code."""
-    if path.endswith(".pyc") or pkgutil.get_importer(path) is not None:
-        del sys.path[0]  # runpy puts the folder or the archive there
+    """Run a text of Python as `python path` does; also compiled code, a folder, or an archive."""
+    path = os.path.abspath(path)
+    if pkgutil.get_importer(path) is not None:  # a folder or an archive
+        sys.path[:1] = [path]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        runpy._run_module_as_main("__main__", alter_argv=False)  # what Python itself calls
+        return
+    _put_first(os.path.dirname(os.path.realpath(path)))
+    if path.endswith(".pyc"):
         runpy.run_path(path, run_name="__main__")
         return
-    path = os.path.abspath(path)
-    sys.path[0] = os.path.dirname(path)
-    main = types.ModuleType("__main__")
-    main.__dict__.update(__builtins__=builtins, __file__=path, __cached__=None)
+    main, loader = types.ModuleType("__main__"), SourceFileLoader("__main__", path)
+    main.__dict__.update(__builtins__=builtins, __file__=path, __cached__=None, __loader__=loader)
     sys.modules["__main__"] = main
     with io.open_code(path) as file:
         code = compile(file.read(), path, "exec")

@@ -3,6 +3,7 @@
 import asyncio
 import contextvars
 import pickle
+import py_compile
 import shutil
 import subprocess
 import sys
@@ -335,11 +336,53 @@ def test_a_program_finds_its_files_and_its_processes_find_its_functions(tmp_path
     assert done.stdout == "True data ['program.py', '-q']\n4.0\n"
 
 
+LATE = """
+import atexit, pickle, sys
+class A: pass
+print(sys.argv, sys.path[0], __name__)
+atexit.register(lambda: print(type(pickle.loads(pickle.dumps(A()))) is A))
+"""
+
+
+@pytest.mark.slow
+def test_compiled_code_and_links_find_the_files_beside_them(tmp_path):
+    for name in ("p", "q"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "p" / "beside.py").write_text("")
+    (tmp_path / "p" / "a.py").write_text("import beside; print(__loader__.is_package('__main__'))")
+    (tmp_path / "p" / "b.py").write_text("import beside")
+    py_compile.compile(str(tmp_path / "p" / "b.py"), str(tmp_path / "p" / "b.pyc"))
+    (tmp_path / "q" / "c.py").symlink_to(tmp_path / "p" / "a.py")
+    assert run("p/b.pyc", cwd=tmp_path).returncode == 0
+    done = run("q/c.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "False\n", "")
+
+
+def test_a_block_that_another_context_has_begun_does_not_outlive_itself():
+    context, block = contextvars.copy_context(), tcsolve.installed()
+    context.run(block.__enter__)
+    block.__exit__(None, None, None)
+    with tcsolve.installed():
+        assert is_ours()
+        assert type(context.run(scipy.linalg.lu_factor, A)) is tuple
+
+
+def test_blocks_may_end_in_any_order():
+    first, second = tcsolve.installed(), tcsolve.installed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert is_ours()
+    second.__exit__(None, None, None)
+    assert names_are_as_before()
+
+
 @pytest.mark.slow
 def test_a_folder_and_an_archive_with_a_main_file_are_programs(tmp_path):
     (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "__main__.py").write_text("import sys; print(sys.argv, sys.path[0])")
+    (tmp_path / "folder" / "__main__.py").write_text(LATE)
     shutil.make_archive(tmp_path / "folder", "zip", tmp_path / "folder")
     for name in ("folder", "folder.zip"):
         done = run(name, "-q", cwd=tmp_path)
-        assert (done.returncode, done.stdout) == (0, f"['{name}', '-q'] {name}\n")
+        expected = f"['{name}', '-q'] {tmp_path / name} __main__\nTrue\n"
+        assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")

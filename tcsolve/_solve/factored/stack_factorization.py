@@ -22,9 +22,10 @@ from tcsolve._solve.ladder.determinant import LogDeterminant
 from tcsolve._solve.problem.trivial import solve_empty
 from tcsolve._solve.vendor.factors import InParts, Paired, Turned
 from tcsolve._solve.vendor.measure import MEASURED, measure
+from tcsolve._solve.vendor.result import codes_of_slices
 from tcsolve._solve.vendor.settle import clear_singular, settled
 from tcsolve._solve.vendor.solve import answered
-from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, SEEN, System
+from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, NONFINITE, SEEN, System
 from tcsolve._steps import guarded, note
 
 __all__ = ["StackFactorization"]
@@ -293,30 +294,27 @@ class StackFactorization:
         ops, k = self._ops, b.shape[-1]
         fold = Fold.of(self.shape[:-2], b.shape[:-2])
         columns = fold.columns(ops.xp, ops.converted(brought(ops, b), dtype))
-        bound, eps = stopping.target(dtype, self.shape[-1]), np.finfo(dtype).eps
-        if self._is_separate:
-            part = self._factors.solved(ops.xp, columns, trans)
-            rconds = part.rconds
-        else:
-            matrices, factors = self._turned(dtype, trans)
-            system = System(matrices, columns, "general", None, False, False, False)
-            part = self._part(system, factors, settled if reports else answered)
-            own = {"codes": part.codes, "error": part.error, "rconds": self._find_rconds()}
-            part = part._replace(**{name: np.array(v) for name, v in own.items()})
-            clear_singular(ops, system, part)
-            rconds = part.rconds
+        bound, spoilt = stopping.target(dtype, self.shape[-1]), None
+        part = self._answered(columns, dtype, trans, reports)
         if check_finite and distinct(part.codes).max() > ILL_CONDITIONED:
             require_finite(bool(ops.xp.isfinite(columns).all()), "b")
-        error = fold.of_columns(part.error, k)
-        codes = _with_condition(part.codes, rconds, eps)
-        codes, rconds = fold.of_matrices(codes), fold.of_matrices(rconds)
-        if not fold.is_plain:  # a good matrix may have some bad right-hand sides
-            met = (error <= bound).all(axis=-1) & (rconds > 0)
-            sound = _with_condition(np.where(met, np.int8(CONVERGED), codes), rconds, eps)
-            codes = np.where(codes > ILL_CONDITIONED, sound, codes)
+        if not fold.is_plain and (part.codes == NONFINITE).any():
+            # NaN or Inf in one column changes nothing for the others.
+            finite = ops.xp.isfinite(columns).all(axis=1)
+            columns = ops.xp.where(finite[:, None], columns, 0)
+            part = self._answered(columns, dtype, trans, reports)
+            (spoilt,) = ops.host(~finite)
+            part.x[...] = ops.xp.where(finite[:, None], part.x, ops.xp.nan)
+            part = part._replace(error=np.where(spoilt, np.nan, part.error))
+        x, error = fold.answers(ops.xp, part.x, k), fold.of_columns(part.error, k)
+        codes, rconds = fold.of_matrices(part.codes), fold.of_matrices(part.rconds)
+        if not fold.is_plain:
+            codes = codes_of_slices(ops, x, error, bound, codes, rconds)
+        if spoilt is not None:
+            codes = np.where(fold.of_columns(spoilt, k).any(axis=-1), NONFINITE, codes)
         steps = fold.of_columns(part.steps, k)
         return Solution(
-            x=fold.answers(ops.xp, part.x, k),
+            x=x,
             precision=self.precision,
             rungs=self.rungs,
             iterations=steps,
@@ -327,6 +325,20 @@ class StackFactorization:
             device=ops.device,
             **of_slices(codes.astype(int), rconds),
         )
+
+    def _answered(self, columns, dtype, trans, reports):
+        """Return the `Part` of the systems with right-hand sides (m, n, K), with rcond of each matrix."""
+        ops = self._ops
+        if self._is_separate:
+            part = self._factors.solved(ops.xp, columns, trans)
+        else:
+            matrices, factors = self._turned(dtype, trans)
+            system = System(matrices, columns, "general", None, False, False, False)
+            part = self._part(system, factors, settled if reports else answered)
+            own = {"codes": part.codes, "error": part.error, "rconds": self._find_rconds()}
+            part = part._replace(**{name: np.array(v) for name, v in own.items()})
+            clear_singular(ops, system, part)
+        return part._replace(codes=_with_condition(part.codes, part.rconds, np.finfo(dtype).eps))
 
     def _turned(self, dtype, trans):
         """Return the matrices of the equations in `dtype`, and their factors."""

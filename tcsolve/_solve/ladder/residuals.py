@@ -133,10 +133,12 @@ def _improved(ladder, solve, rhs, state, bound):
         size = _relative(ops, d, here.high, weight)
         with np.errstate(all="ignore"):
             ratio = size / before[active]
-            good = found.converged & (ratio <= CONTRACTION)  # not if it is NaN
-            # A correction that misses the bound of its own system does not tell the error of x.
-            size = np.where(found.converged, size, np.fmax(size, before[active]))
-            forward[active] = np.where(good, U + size * ratio / (1 - ratio), size)
+            # If a solve misses its bound, the error of d is its backward error times a condition number.
+            lost = np.where(found.converged, 0.0, found.error * gain[active])
+            rate = np.maximum(ratio, lost)
+            good = rate <= CONTRACTION  # not if it is NaN
+            size = np.where(lost <= CONTRACTION, size, np.fmax(size, before[active]))
+            forward[active] = np.where(good, U + size * rate / (1 - rate), size)
         if good.any():
             kept = ops.xp.asarray(np.flatnonzero(good))
             better = here.columns(kept).plus(d[:, kept])

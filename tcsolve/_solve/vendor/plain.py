@@ -138,8 +138,8 @@ def _settle_doubtful(ops, system, judged, batch, check_finite):
     if board is not None and len(few) <= FEW and (rconds := rconds_alone(board, system)):
         rconds = np.array(rconds)
         if not (has_all_entries(system) and singular_triangles(ops, system.a, few, rconds).size):
-            if (bad := few[rconds < system.eps]).size:
-                warn_of_rcond(float(rconds.min()), np.unravel_index(bad[0], batch))
+            if (bad := np.flatnonzero(rconds < system.eps)).size:
+                warn_of_rcond(float(rconds[bad[0]]), np.unravel_index(few[bad[0]], batch))
             return
     part = settled_few(ops, system, *judged, Later(ops, system, PROBES))
     require_finite_systems(ops, system, part, check_finite, few)

@@ -25,40 +25,41 @@ OVERFLOW = code_of(Status.OVERFLOW)
 def repair(ops, system, part, which, is_safe):
     """Solve the systems `which` again, and store their answers in `part`.
 
-    They have extreme entries, or their errors miss the bound.  Those with NaN or Inf get the code NONFINITE.
+    They have extreme entries, or their errors miss the bound.  Those with NaN or Inf get the code NONFINITE,
+    unless A has no factors.  Columns of b that hold NaN or Inf count as zero, so that they change nothing for
+    the other columns.  Then these columns of x become NaN.
     """
     xp, here = ops.xp, ops.xp.asarray(which)
     some = system._replace(a=system.a[here], b=system.b[here])
     finite_a, finite_b = ops.host(
         xp.isfinite(some.a).all(axis=(1, 2)), xp.isfinite(some.b).all(axis=1)
     )
-    good = finite_a & finite_b.all(axis=1)
-    if (~good).any():
-        _spoil(ops, part, which, finite_a[:, None] & finite_b, good)
-        part.rconds[which[~finite_a]] = 0.0
-    if not good.any():
+    if (~finite_a).any():
+        _spoil(ops, part, which[~finite_a])
+    if not finite_a.any():
         return
-    here = ops.xp.asarray(np.flatnonzero(good))
-    some = some._replace(a=some.a[here], b=some.b[here])
-    x = part.x[ops.xp.asarray(which[good])]
+    which, finite_b = which[finite_a], finite_b[finite_a]
+    here, kept = xp.asarray(np.flatnonzero(finite_a)), xp.asarray(finite_b)[:, None]
+    some = some._replace(a=some.a[here], b=xp.where(kept, some.b[here], 0))
+    x = xp.where(kept, part.x[xp.asarray(which)], 0)
     (finite_x,) = ops.host(xp.isfinite(x).all(axis=(1, 2)))
-    again = _solve_scaled(ops, some, x, is_safe[which[good]] & finite_x)
+    again = _solve_scaled(ops, some, x, is_safe[which] & finite_x)
     # Other factors give another x only if A is singular to working precision.
     over = np.flatnonzero((again.codes == OVERFLOW) & ~(again.rconds >= some.eps))
     if over.size and some.kind == "general" and some.a.dtype.char in "dD":
         _bring_in_range(ops, some, again, over)
-    part.x[ops.xp.asarray(which[good])] = again.x
-    for to, found in zip(part[1:5], again[1:5], strict=True):
-        to[which[good]] = found
+    part.x[xp.asarray(which)] = xp.where(kept, again.x, xp.nan)
+    answers = finite_b.all(axis=1) | (again.codes == system.broken)
+    codes = np.where(answers, again.codes, NONFINITE)
+    error = np.where(finite_b, again.error, np.nan)
+    for to, found in zip(part[1:5], (codes, again.rconds, error, again.steps), strict=True):
+        to[which] = found
 
 
-def _spoil(ops, part, which, finite, good):
-    """Record NONFINITE for systems with NaN or Inf; columns of x that are not `finite` (m, k) become NaN."""
-    bad = which[~good]
-    part.codes[bad] = NONFINITE
-    part.error[which] = np.where(finite, part.error[which], np.nan)
-    xp, here = ops.xp, ops.xp.asarray(which)
-    part.x[here] = xp.where(xp.asarray(finite)[:, None, :], part.x[here], xp.nan)
+def _spoil(ops, part, which):
+    """Record NONFINITE for matrices with NaN or Inf; x becomes NaN."""
+    part.codes[which], part.rconds[which], part.error[which] = NONFINITE, 0.0, np.nan
+    part.x[ops.xp.asarray(which)] = ops.xp.nan
 
 
 def _solve_scaled(ops, system, x, is_safe):

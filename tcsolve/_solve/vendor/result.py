@@ -7,9 +7,21 @@ import numpy as np
 
 from tcsolve._refine import stopping
 from tcsolve._solution import HistoryPoint, Solution, Status, code_of, distinct, of_slices
-from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, Part
+from tcsolve._solve.vendor.system import CONVERGED, ILL_CONDITIONED, NONFINITE, Part
 
-__all__ = ["join", "solution_of", "stacked", "unfolded"]
+__all__ = ["codes_of_slices", "join", "solution_of", "stacked", "unfolded"]
+
+CONDITION_UNKNOWN, NOT_CONVERGED, OVERFLOW, UNDERFLOW = (
+    code_of(status)
+    for status in (
+        Status.CONDITION_UNKNOWN,
+        Status.NOT_CONVERGED,
+        Status.OVERFLOW,
+        Status.UNDERFLOW,
+    )
+)
+# Codes of a system with factors some of whose columns miss the bound.
+MISSED_BY_SOME = NOT_CONVERGED, OVERFLOW, UNDERFLOW, code_of(Status.STALLED)
 
 
 def stacked(found, ops, batch, shape, start):
@@ -67,28 +79,53 @@ def solution_of(part, ops, batch, shape, start, planned):
     )
 
 
-def unfolded(xp, solution, shape, codes=None):
+def codes_of_slices(ops, x, error, bound, codes, rconds):
+    """Return the codes of systems that were solved as columns of one system, whose codes are `codes`.
+
+    If the system has factors, but some of its columns miss the bound, each slice has a code of its own.
+
+    Parameters
+    ----------
+    x : array, shape (..., n, k)
+    error : ndarray, shape (..., k)
+        The backward errors.
+    codes, rconds : ndarray, shape (...)
+        Those of the whole system, for each of its slices.
+    """
+    missed = np.isin(codes, MISSED_BY_SOME)
+    if not missed.any():
+        return codes
+    finite, top = ops.host(ops.xp.isfinite(x).all(axis=-2), ops.xp.abs(x).max(axis=-2))
+    met = error <= bound
+    faint = (top < np.finfo(x.dtype).tiny) | met
+    own = np.where(faint.all(axis=-1), UNDERFLOW, NOT_CONVERGED)
+    own = np.where(finite.all(axis=-1), own, OVERFLOW)
+    sound = np.where(rconds >= np.finfo(x.dtype).eps, CONVERGED, ILL_CONDITIONED)
+    sound = np.where(np.isnan(rconds), CONDITION_UNKNOWN, sound)
+    return np.where(missed, np.where(met.all(axis=-1), sound, own), codes)
+
+
+def unfolded(ops, solution, shape, spoilt=None):
     """Return the `Solution` of a stack of right-hand sides from the `Solution` of their columns.
 
-    `codes` has the code of each status; by default, that of `solution`.  If rcond is above 0, a system that
-    meets the bound becomes CONVERGED or ILL_CONDITIONED, even if `solution` has a worse status.
+    Columns in `spoilt` (..., k), if it is given, were solved as zeros because b holds NaN or Inf there.
     """
     *batch, n, k = shape
     error = solution.backward_error.reshape(*batch, k)
-    if codes is None:
-        codes = np.full(batch, code_of(solution.status))
-    # rcond > 0: the matrix is good, but some right-hand sides are not.
-    if not solution.status.ok and solution.rcond > 0:
-        ill = solution.rcond < np.finfo(solution.x.dtype).eps
-        met = (error <= solution.bound).all(axis=-1)
-        codes = np.where(met, ILL_CONDITIONED if ill else CONVERGED, codes)
-    x = xp.moveaxis(solution.x.reshape(n, *batch, k), 0, -2)
+    x = ops.xp.ascontiguousarray(ops.xp.moveaxis(solution.x.reshape(n, *batch, k), 0, -2))
+    rconds = np.full(batch, solution.rcond)
+    codes = np.full(batch, code_of(solution.status))
+    codes = codes_of_slices(ops, x, error, solution.bound, codes, rconds)
+    if spoilt is not None:
+        x = ops.xp.where(ops.xp.asarray(spoilt)[..., None, :], ops.xp.nan, x)
+        error = np.where(spoilt, np.nan, error)
+        codes = np.where(spoilt.any(axis=-1), NONFINITE, codes)
     steps = solution.iterations.reshape(*batch, k)
     return replace(
         solution,
-        x=xp.ascontiguousarray(x),
+        x=x,
         backward_error=error,
         iterations=steps,
         history=(HistoryPoint(solution.precision, steps, error, False),),
-        **of_slices(codes, np.full(batch, solution.rcond)),
+        **of_slices(codes, rconds),
     )

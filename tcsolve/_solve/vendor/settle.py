@@ -58,7 +58,6 @@ def settled(ops, system, x, factors, board):
     sound = part.codes == CONVERGED
     if redo.size:
         repair(ops, system, part, redo, look.is_safe)
-        sound |= (part.codes == NONFINITE) & (part.rconds > 0)  # only b holds NaN or Inf
     _set_rconds(ops, system, part, sound & wanted, factors)
     part.codes[(part.codes == CONVERGED) & ~(part.rconds >= system.eps)] = ILL_CONDITIONED
     clear_singular(ops, system, part)

@@ -23,7 +23,7 @@ import numpy as np
 
 from tcsolve._checks import require_finite
 from tcsolve._refine import stopping
-from tcsolve._solution import HistoryPoint, Status, code_of, contradicted, distinct
+from tcsolve._solution import HistoryPoint, Status, contradicted, distinct
 from tcsolve._solve.choice.cost_model import first_update, rates_for
 from tcsolve._solve.vendor.factors import Later
 from tcsolve._solve.vendor.judged import PROBES, solve_and_judge, solve_at_once, with_few
@@ -40,7 +40,6 @@ from tcsolve._solve.vendor.result import join, solution_of, stacked, unfolded
 from tcsolve._solve.vendor.settle import corrected_once, settled
 from tcsolve._solve.vendor.system import (
     ILL_CONDITIONED,
-    NONFINITE,
     SEEN,
     TRIANGULAR,
     System,
@@ -183,14 +182,18 @@ def _solve_for_all(ops, a, b, structure, lower, alone, *, shape, **options):
         read, apart = read_matrix(ops, a, structure, lower, options["check_finite"])
         return alone(read, columns), apart
 
-    xp, codes = ops.xp, None
-    solution, apart = solved(xp.moveaxis(b, -2, 0).reshape(len(a), -1))
-    if solution.status is Status.NONFINITE_INPUT and not solution.rcond > 0:
-        # A has no factors, or is not finite.  A right-hand side of ones shows which.
-        of_a, _ = solved(xp.ones((len(a), 1), b.dtype))
-        (finite,) = ops.host(xp.isfinite(b).all(axis=(-2, -1)))
-        codes = np.where(finite, code_of(of_a.status), NONFINITE)
-    solution = unfolded(xp, solution, shape, codes)
+    def folded(b):
+        return xp.moveaxis(b, -2, 0).reshape(len(a), -1)
+
+    xp, spoilt = ops.xp, None
+    solution, apart = solved(folded(b))
+    if (
+        solution.status is Status.NONFINITE_INPUT
+    ):  # NaN or Inf in one column changes nothing for the others
+        finite = xp.isfinite(b).all(axis=-2)
+        solution, apart = solved(folded(xp.where(finite[..., None, :], b, 0)))
+        (spoilt,) = ops.host(~finite)
+    solution = unfolded(ops, solution, shape, spoilt)
     return contradicted(solution, np.broadcast_to(apart, solution.statuses.shape))
 
 
