@@ -419,3 +419,45 @@ def test_a_pair_that_is_computed_late_is_a_tuple_in_each_operation():
     assert ((1,) + f)[1] is lu and (f * 2)[3] is piv and (2 * f)[2] is lu
     assert f.index(lu) == 0 and lu in f
     assert f == (lu, piv) and not f != (lu, piv) and (lu, piv) == f and f == f
+
+
+@pytest.mark.parametrize("n", [5, 60])
+def test_the_matrix_that_a_pair_keeps_is_not_overwritten(n):
+    a = np.random.default_rng(n).standard_normal((n, n))
+    a = np.asfortranarray(a @ a.T + n * np.eye(n))
+    for factors, solve in (
+        (tcsolve.lu_factor(a), tcsolve.lu_solve),
+        (tcsolve.cho_factor(a), tcsolve.cho_solve),
+    ):
+        kept = factors.matrix.copy()
+        for b in (factors.matrix[0], factors.matrix[:, 1], factors.matrix):
+            solve(factors, b, overwrite_b=True)
+            assert np.array_equal(factors.matrix, kept)
+
+
+def test_arrays_that_cannot_be_written_are_not_overwritten(tmp_path):
+    a, path = np.asfortranarray(4 * np.eye(5) + 1), tmp_path / "b"
+    np.ones(5).tofile(path)
+    mapped = np.memmap(
+        path, dtype=float, mode="r", shape=(5,)
+    )  # writing to it would end the process
+    still = np.ones(5)
+    still.flags.writeable = False
+    a.flags.writeable = False
+    band = np.asfortranarray(np.ones((2, 5)) + [[0], [4]])
+    band.flags.writeable = False
+    for b in (mapped, still):
+        for x in (
+            tcsolve.lu_solve(scipy.linalg.lu_factor(a), b, overwrite_b=True),
+            tcsolve.cho_solve(scipy.linalg.cho_factor(a), b, overwrite_b=True),
+            tcsolve.solve_triangular(a, b, overwrite_b=True),
+            tcsolve.solve_banded((0, 1), band, b, overwrite_b=True, overwrite_ab=True),
+            tcsolve.solveh_banded(band, b, overwrite_b=True, overwrite_ab=True),
+        ):
+            assert np.isfinite(x).all() and (b == 1).all()
+    for call in (tcsolve.lu_factor, tcsolve.cho_factor, tcsolve.inv):
+        call(a, overwrite_a=True)
+        call(np.asfortranarray(np.triu(a)), overwrite_a=False)
+    assert np.array_equal(a, 4 * np.eye(5) + 1) and np.array_equal(
+        band, np.ones((2, 5)) + [[0], [4]]
+    )

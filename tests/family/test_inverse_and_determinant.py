@@ -183,3 +183,8 @@ def test_byte_swapped_and_unaligned_matrices_are_inverted(dtype):
     for given in (a.astype(dtype), unaligned, unaligned.astype(unaligned.dtype.newbyteorder("="))):
         x = tcsolve.inv(given)
         assert x.dtype.isnative and np.allclose(x, expected)
+
+
+def test_a_column_major_matrix_that_is_not_square_has_scipys_error():
+    with pytest.raises(ValueError, match="[Ee]xpected square matrix"):
+        inv(np.asfortranarray(np.ones((3, 2))), overwrite_a=True)

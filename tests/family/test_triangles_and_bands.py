@@ -362,6 +362,9 @@ def test_a_band_of_one_unknown_has_the_dtype_of_both_arguments_and_may_be_singul
     assert tcsolve.solve_banded((0, 0), np.array([[2j]]), np.array([1.0])).tolist() == [-0.5j]
     x = tcsolve.solve_banded((0, 0), np.array([[2.0]]), np.ones(1, np.float32))
     assert x.dtype == np.float64 and x.tolist() == [0.5]
+    with pytest.raises(ValueError, match="NaN|inf"):
+        tcsolve.solve_banded((0, 0), [[0.0]], [np.nan])
+    assert tcsolve.solve_banded((0, 0), [[0.0]], np.zeros((1, 0))).shape == (1, 0)
     for ab in ([[0.0]], np.zeros((1, 1), complex)):
         with pytest.raises(tcsolve.SingularError):
             tcsolve.solve_banded((0, 0), ab, [1.0])

@@ -227,6 +227,16 @@ def test_an_x_that_underflows_or_overflows_has_no_forward_error(dtype, size, sta
         assert np.isnan(found.forward_error).ravel().tolist() == [True, False]
 
 
+def test_a_limit_of_two_steps_spoils_no_correction_that_contracts():
+    plan, accurate = Plan("fp16x3", max_steps=2, fallback=False), 0
+    for seed in range(40):
+        a, b = system("svd_geo", 1e4, n=5, seed=seed)
+        accurate += (
+            solve_ex(a, b, precision=plan, assume_a="general", **DD).status is Status.CONVERGED
+        )
+    assert accurate >= 34
+
+
 def test_columns_have_errors_of_their_own():
     a, _ = system("svd_geo", 1e11)
     b = np.random.default_rng(2).standard_normal((40, 3))

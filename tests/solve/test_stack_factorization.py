@@ -412,3 +412,31 @@ def test_the_settings_of_the_caller_do_not_matter(road):
         f = road.factor(a)
         assert f.solve_ex(road.array(np.ones(3))).statuses[1] is Status.SINGULAR
         assert f.slogdet()[0].tolist() == [1, 0, 1] and f.rcond().tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp32", "fp16"])
+def test_nan_in_one_right_hand_side_changes_no_status_of_another(precision):
+    singular, b = np.array([[[1.0, 2], [2, 4]]]), np.ones((3, 2, 1))
+    b[1, 0] = np.nan
+    f = tcsolve.factor(singular, precision=precision)
+    found = [status.name for status in f.solve_ex(b, check_finite=False).statuses]
+    assert found == ["SINGULAR", "NONFINITE_INPUT", "SINGULAR"]
+    with pytest.raises(tcsolve.SingularError, match="in slice 0"):
+        f.solve(b, check_finite=False)
+
+    f = tcsolve.factor(np.array([[[1.0, 2], [3, 5]]]) * 1e100, precision=precision)
+    b[2, :, 0] = [1e-222, 3e-222]
+    found, alone = f.solve_ex(b, check_finite=False), f.solve_ex(b[2:])
+    assert [s.name for s in found.statuses] == ["CONVERGED", "NONFINITE_INPUT", "UNDERFLOW"]
+    assert np.isnan(found.x[1]).all() and np.array_equal(found.x[2], alone.x[0])
+    assert found.backward_error[2] == pytest.approx(alone.backward_error[0])
+
+
+def test_without_an_estimate_of_the_condition_a_right_hand_side_beside_nan_is_said_so():
+    plan = tcsolve.Plan("bf16", fallback=False, block=2)
+    a = np.array([[[1.0, 1], [1, 1 + 2.0**-20]]])
+    f, b = tcsolve.factor(a, precision=plan), np.ones((2, 2, 1))
+    alone = f.solve_ex(b).statuses
+    b[1, 0] = np.nan
+    found = f.solve_ex(b, check_finite=False).statuses
+    assert found[0] is alone[0] and found[1] is Status.NONFINITE_INPUT

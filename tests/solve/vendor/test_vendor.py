@@ -941,3 +941,82 @@ def test_several_systems_are_ordinary_if_none_is_doubtful():
 def test_a_system_is_doubtful_if_one_of_its_numbers_is_not_ordinary():
     for board, system, wanted in boards():
         assert np.array_equal(doubtful(board, system), wanted)
+
+
+# ---- NaN in some right-hand sides ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [1e-268, 1e-100, 1.0, 1e100, 1e200])
+@pytest.mark.parametrize("assume_a", ["gen", "pos", "lower triangular", "diagonal"])
+def test_nan_in_one_right_hand_side_changes_nothing_for_the_others(road, assume_a, scale):
+    """One matrix with a stack of b; each slice has the status, x and error that it has alone."""
+    a = np.array([[4.0, 1], [1, 5]]) * scale
+    a = {"lower triangular": np.tril(a), "diagonal": np.diag(np.diag(a))}.get(assume_a, a)
+    b = np.ones((5, 2, 1))
+    b[1, 0], b[2], b[3], b[4] = np.nan, [[1e300], [3]], [[1e-222], [3e-222]], 0
+    how = {"assume_a": assume_a, "check_finite": False}
+
+    found = road.solve_ex(a, b, **how)
+
+    assert found.statuses[1] is Status.NONFINITE_INPUT and np.isnan(found.x[1]).all()
+    for i in (0, 2, 3, 4):
+        alone = road.solve_ex(a, b[i], **how)
+        assert found.statuses[i] is alone.status
+        np.testing.assert_allclose(found.x[i], alone.x, rtol=4e-15)
+        np.testing.assert_allclose(
+            found.backward_error[i], alone.backward_error, rtol=1e-3, atol=2.0**-51
+        )
+
+
+def test_nan_in_one_right_hand_side_does_not_hide_that_a_matrix_is_not_definite(road):
+    for scale in (1e-268, 1.0, 1e200):
+        a, b = np.array([[1.0, 2], [2, 1]]) * scale, np.ones((2, 2, 1))
+        b[1, 0] = np.nan
+        how = {"assume_a": "pos", "check_finite": False}
+        found = road.solve_ex(a, b, **how).statuses.tolist()
+        assert found == [Status.NOT_POSITIVE_DEFINITE, Status.NONFINITE_INPUT]
+        with pytest.raises(tcsolve.NotPositiveDefiniteError, match="in slice 0"):
+            road.solve(a, b, **how)
+
+
+def test_columns_without_nan_are_solved_beside_one_with_nan(road):
+    a = np.array([[[1.0, 2, 3], [2, 4, 6], [1, 1, 7]]]) * 1e-268
+    b = np.ones((1, 3, 2))
+    b[0, 0, 1] = np.nan
+    found = road.solve_ex(a, b, check_finite=False)
+    assert found.status is Status.NONFINITE_INPUT and found.backward_error[0, 0] <= 2.0**-52
+    assert np.isfinite(found.x[0, :, 0]).all() and np.isnan(found.x[0, :, 1]).all()
+
+
+def test_each_right_hand_side_of_one_matrix_has_its_own_status(road):
+    a = np.array([[1e-30, 1e-34], [2e-34, 1e30]], np.float32)
+    b = np.array([[[1e20], [0]], [[0], [1e-20]], [[1e-5], [1e-5]]], np.float32)
+    names = [status.name for status in road.solve_ex(a, b).statuses]
+    assert names == ["OVERFLOW", "UNDERFLOW", "ILL_CONDITIONED"]
+
+
+def test_a_real_matrix_with_tiny_complex_right_hand_sides_has_the_error_of_zero(road):
+    a, b = np.array([[3.0, 1], [1, 4]]) * 1e100, np.array([[1 + 2j], [3 - 1j]]) * 1e-224
+    found = road.solve_ex(a, b, assume_a="pos")
+    assert found.status is Status.UNDERFLOW and np.isinf(found.backward_error).all()
+
+
+def test_the_warning_has_the_numbers_of_the_slice_that_it_names(road):
+    a = np.stack([np.eye(2), np.diag([1, 1e-17]), np.diag([1, 1e-40])])
+    with pytest.warns(tcsolve.LinAlgWarning, match="rcond = 1e-17 in slice 1"):
+        road.solve(a, np.ones((3, 2, 1)))
+
+
+def test_nan_in_b_does_not_hide_the_warning_of_another_slice(road):
+    a, b = np.stack([np.eye(2), [[1, 1], [1, 1 + 2.0**-52]]]), np.ones((2, 2, 1))
+    b[0, 0] = np.nan
+    with pytest.warns(tcsolve.LinAlgWarning, match="rcond = 5.5.*e-17 in slice 1"):
+        road.solve(a, b, check_finite=False)
+    a[1] = 1e-300 * np.eye(2)
+    b[1] = 1e300
+    with pytest.warns(tcsolve.AccuracyWarning, match="in slice 1 .*beyond the largest number"):
+        road.solve(a, b, check_finite=False)
+    a = np.stack([np.eye(2)] * 2)
+    a[1, 0, 0] = np.nan
+    with pytest.warns(tcsolve.LinAlgWarning, match="rcond = 0.0 in slice 1"):
+        road.solve(a, b, check_finite=False)
