@@ -10,7 +10,7 @@ from folders import ROOT
 
 def run(*arguments, **environment):
     hidden = {"CUDA_VISIBLE_DEVICES": "", "TCSOLVE_REQUIRE_GPU": "0"} | environment
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     done = subprocess.run(
         command, env=os.environ | hidden, cwd=ROOT, capture_output=True, text=True
     )

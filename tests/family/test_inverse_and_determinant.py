@@ -169,7 +169,7 @@ for _ in range(60):
 
 
 def test_a_symmetric_column_major_matrix_is_inverted_where_scipy_may_crash():
-    done = subprocess.run([sys.executable, "-c", CRASHES], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-P", "-c", CRASHES], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
