@@ -28,6 +28,7 @@ __all__ = [
 CONTRACTION, MOST = 0.5, 10
 # ||A|| ||x|| is at least this number times the computed ||A x||, in spite of rounding errors.
 CERTAIN = 0.9
+LEAST = 1 / SAFE
 
 
 def are_native(a, b):
@@ -99,11 +100,13 @@ def is_verified(x, b, ax):
     """
     bound = CERTAIN * stopping.target(x.dtype, len(x))
     if x.ndim == 1:  # numbers take less time than arrays
-        rest, size, image = largest(b - ax), largest(x), largest(ax)
-        safe = 1 / SAFE < size < SAFE and 1 / SAFE < image < SAFE
-        return bool(safe and rest <= bound * image)
+        rest, size, right = largest(b - ax), largest(x), largest(b)
+        safe = LEAST < size < SAFE and LEAST < right < SAFE
+        return bool(
+            safe and rest <= bound * (right - rest)
+        )  # ||A x|| is at least ||b|| - ||b - A x||
     rest, size, image = (np.maximum.reduce(np.abs(v)) for v in (b - ax, x, ax))
-    safe = (1 / SAFE < size) & (size < SAFE) & (1 / SAFE < image) & (image < SAFE)
+    safe = (LEAST < size) & (size < SAFE) & (LEAST < image) & (image < SAFE)
     return bool((safe & (rest <= bound * image)).all())
 
 
