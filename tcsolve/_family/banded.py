@@ -84,8 +84,11 @@ def solve_banded(l_and_u, ab, b, overwrite_ab=False, overwrite_b=False, check_fi
 
 def _solve_general(lower, upper, ab, b, **how):
     solve = functools.partial(_solve_banded, (int(lower), int(upper)))
-    if np.shape(ab) == (lower + upper + 1, 1):  # SciPy divides b by this number in the dtype of b
-        ab, b = np.asarray(ab), np.asarray(b)
+    alone, column = np.asarray(ab), np.asarray(b)
+    are_numbers = alone.dtype.kind in "biufc" and column.dtype.kind in "biufc"
+    # SciPy divides b by a matrix of one number in the dtype of b.
+    if alone.shape == (lower + upper + 1, 1) and column.ndim in (1, 2) and are_numbers:
+        ab, b = alone, column
         is_finite = not how["check_finite"] or bool(np.isfinite(b).all())
         if ab[upper, 0] == 0 and len(b) == 1 and b.size and is_finite:
             raise SingularError("singular matrix")

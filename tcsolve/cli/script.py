@@ -53,17 +53,17 @@ def _put_first(folder):
         sys.path[0] = folder
 
 
-def _run_file(path):
-    """Run a text of Python as `python path` does; also compiled code, a folder, or an archive."""
-    path = os.path.abspath(path)
+def _run_file(given):
+    """Run a text of Python as `python given` does; also compiled code, a folder, or an archive."""
+    path = os.path.abspath(given)
     if pkgutil.get_importer(path) is not None:  # a folder or an archive
-        sys.path[:1] = [path]
+        sys.path[: not sys.flags.safe_path] = [path]
         sys.modules["__main__"] = types.ModuleType("__main__")
         runpy._run_module_as_main("__main__", alter_argv=False)  # what Python itself calls
         return
     _put_first(os.path.dirname(os.path.realpath(path)))
     if path.endswith(".pyc"):
-        runpy.run_path(path, run_name="__main__")
+        runpy.run_path(given, run_name="__main__")
         return
     main, loader = types.ModuleType("__main__"), SourceFileLoader("__main__", path)
     main.__dict__.update(__builtins__=builtins, __file__=path, __cached__=None, __loader__=loader)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import os
 import pickle
 import py_compile
 import shutil
@@ -236,9 +237,10 @@ print(found[0], np.linalg.solve(2 * np.eye(2), np.ones(2)).tolist())
 """
 
 
-def run(*args, cwd):
+def run(*args, cwd, **environment):
     command = [sys.executable, "-m", "tcsolve", "run", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    how = {"env": os.environ | environment, "cwd": cwd, "timeout": 120}
+    return subprocess.run(command, capture_output=True, text=True, **how)
 
 
 @pytest.mark.slow
@@ -386,3 +388,9 @@ def test_a_folder_and_an_archive_with_a_main_file_are_programs(tmp_path):
         done = run(name, "-q", cwd=tmp_path)
         expected = f"['{name}', '-q'] {tmp_path / name} __main__\nTrue\n"
         assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "only_there.py").write_text("")
+    (tmp_path / "folder" / "__main__.py").write_text("import only_there")
+    path = os.pathsep.join([str(tmp_path / "lib"), os.environ.get("PYTHONPATH", "")])
+    done = run("folder", cwd=tmp_path, PYTHONSAFEPATH="1", PYTHONPATH=path)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -365,6 +365,9 @@ def test_a_band_of_one_unknown_has_the_dtype_of_both_arguments_and_may_be_singul
     with pytest.raises(ValueError, match="NaN|inf"):
         tcsolve.solve_banded((0, 0), [[0.0]], [np.nan])
     assert tcsolve.solve_banded((0, 0), [[0.0]], np.zeros((1, 0))).shape == (1, 0)
+    for b in (np.array([3.0], object), ["a"]):  # as SciPy does
+        with pytest.raises(ValueError):
+            tcsolve.solve_banded((0, 0), [[2.0]], b)
     for ab in ([[0.0]], np.zeros((1, 1), complex)):
         with pytest.raises(tcsolve.SingularError):
             tcsolve.solve_banded((0, 0), ab, [1.0])

@@ -11,6 +11,7 @@ from tcsolve._solve.vendor.system import (
     SEEN,
     TRIANGULAR,
     contradicting,
+    some_of,
     tolerance,
 )
 from tcsolve._solve.verify.backward_error import SAFE, backward_errors
@@ -291,7 +292,10 @@ def complex_errors(ops, system, x):
     _, board = measure_again(ops, system, rows_of(ops, x).copy())
     error, met, _ = errors_on(*ops.host(board), system)
     # Where x or A is extreme, the measured error may be wrong.
-    return error if met.all() else np.where(met[:, None], error, errors_of(ops, system, x))
+    if (missed := np.flatnonzero(~met)).size:
+        error = error.copy()
+        error[missed] = errors_of(ops, some_of(ops, system, missed), x[ops.xp.asarray(missed)])
+    return error
 
 
 def errors_of(ops, system, x):
