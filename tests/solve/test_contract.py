@@ -185,6 +185,7 @@ def test_what_is_not_a_dense_array_of_numbers_is_refused_by_name(bad, message):
             tcsolve.solve(a, b)
 
 
+@pytest.mark.gpu
 def test_arrays_of_two_libraries_are_refused(cupy, rng):
     a, b = general(rng), np.ones(4)
     for pair in ((cupy.asarray(a), b), (a, cupy.asarray(b))):
