@@ -140,7 +140,7 @@ def _told(error, url, missing):
 
 
 class FetchError(Exception):
-    """A file that the collection may have cannot be fetched, or what was fetched is damaged."""
+    """A file cannot be fetched, although the collection may have it; or the fetched file is damaged."""
 
 
 class _Unreachable(FileNotFoundError, FetchError):
