@@ -102,9 +102,8 @@ def is_verified(x, b, ax):
     if x.ndim == 1:  # numbers take less time than arrays
         rest, size, right = largest(b - ax), largest(x), largest(b)
         safe = LEAST < size < SAFE and LEAST < right < SAFE
-        return bool(
-            safe and rest <= bound * (right - rest)
-        )  # ||A x|| is at least ||b|| - ||b - A x||
+        # ||A x|| is at least ||b|| - ||b - A x||.
+        return bool(safe and rest <= bound * (right - rest))
     rest, size, image = (np.maximum.reduce(np.abs(v)) for v in (b - ax, x, ax))
     safe = (LEAST < size) & (size < SAFE) & (LEAST < image) & (image < SAFE)
     return bool((safe & (rest <= bound * image)).all())
